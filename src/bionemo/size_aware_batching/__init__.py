@@ -1,0 +1,34 @@
+"""Batches of elements of very different size that fill a memory budget and never run out of memory.
+
+Measure the peak memory of real steps, model it, plan batches within a budget, sample them into a DataLoader,
+report what was promised and what happened.
+"""
+
+from __future__ import annotations
+
+from bionemo.size_aware_batching.measure import collect_cuda_peak_alloc, measure_peaks, memory_budget
+from bionemo.size_aware_batching.memory import BatchShape, MemoryModel, Profile
+from bionemo.size_aware_batching.plan import PaddedCost, Plan, SumCost, plan_batches
+from bionemo.size_aware_batching.sampler import (
+    BucketBatchSampler,
+    SizeAwareBatchSampler,
+    create_buckets,
+    size_aware_batching,
+)
+
+__all__ = [
+    "BatchShape",
+    "BucketBatchSampler",
+    "MemoryModel",
+    "PaddedCost",
+    "Plan",
+    "Profile",
+    "SizeAwareBatchSampler",
+    "SumCost",
+    "collect_cuda_peak_alloc",
+    "create_buckets",
+    "measure_peaks",
+    "memory_budget",
+    "plan_batches",
+    "size_aware_batching",
+]

@@ -1,0 +1,7 @@
+"""The workflow on a bundled proteome and a small protein language model."""
+
+from __future__ import annotations
+
+from bionemo.size_aware_batching.demo._demo import Demo, as_document, run_demo
+
+__all__ = ["Demo", "as_document", "run_demo"]

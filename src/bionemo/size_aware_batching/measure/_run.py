@@ -1,0 +1,210 @@
+"""`measure_peaks` and its documented thin form, `collect_cuda_peak_alloc`."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sized
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import torch
+from tqdm.auto import tqdm
+
+from bionemo.size_aware_batching._bytes import format_bytes
+from bionemo.size_aware_batching._checks import check_bool, check_int, kind_of
+from bionemo.size_aware_batching.errors import OutOfMemoryWarning
+from bionemo.size_aware_batching.measure._meter import Meter, device_of, meter_for
+from bionemo.size_aware_batching.measure._oom import is_out_of_memory
+from bionemo.size_aware_batching.memory import BatchShape, PeakRecord, Profile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["collect_cuda_peak_alloc", "measure_peaks"]
+
+Data = TypeVar("Data")
+Feature = TypeVar("Feature")
+_log = logging.getLogger(__name__)
+
+
+def measure_peaks(
+    dataset: Iterable[Data],
+    work: Callable[[Data], Any],
+    device: torch.device | str,
+    *,
+    warmup: int = 2,
+    cleanup: Callable[[], Any] | None = None,
+    progress: bool = True,
+) -> Profile:
+    """Run a step on each element and measure its peak memory.
+
+    The peak is the high-water mark of a whole step, whatever `work` does: forward, backward, optimizer. On an
+    accelerator it is the caching allocator's own counter; on a CPU it is the largest sum of live tensor storages
+    that the step touched (see `StorageCounter` in `measure/_storages.py`), not the process's resident memory.
+
+    Warm-up steps come first and are in no record: the first steps of a training run make the optimizer's state
+    and the libraries' workspaces, so their peaks are not what later steps need. An element that runs out of
+    memory is recorded as "oom", everything it held is released, and the next measurement starts clean. Random
+    states are put back at the end: measuring does not change the training that follows.
+
+    Args:
+        dataset: the elements, usually batches; iterated once. Going from small to large is kindest.
+        work: does a training step on an element and returns what describes its memory, usually a `BatchShape`.
+            It should keep no reference to tensors.
+        device: where the work runs: a CPU, CUDA or another accelerator whose module counts peaks.
+        warmup: how many steps to run first, on the first element that does not run out of memory.
+        cleanup: called after each step, also after an error, before memory is read.
+        progress: show a progress bar on a terminal.
+
+    Returns:
+        A `Profile` with a record for each element.
+
+    Raises:
+        TypeError: an argument is of the wrong kind.
+        ValueError: the device is absent or does not count peaks; `warmup` is negative.
+        Exception: what `work` or `cleanup` raises, unless it says that memory ran out.
+
+    >>> import torch
+    >>> layer = torch.nn.Linear(1000, 1000)
+    >>> def work(batch):
+    ...     layer(batch).sum().backward()
+    ...     layer.zero_grad()
+    ...     return BatchShape(items=len(batch), longest=1000, total=batch.numel())
+    >>> profile = measure_peaks([torch.zeros(n, 1000) for n in (1, 10)], work, "cpu", progress=False)
+    >>> [record.status for record in profile]
+    ['ok', 'ok']
+    """
+    target = device_of(device)
+    warmup = check_int("warmup", warmup, at_least=0)
+    check_bool("progress", progress)
+    for name, function in (("work", work), ("cleanup", cleanup)):
+        if not callable(function) and not (name == "cleanup" and function is None):
+            msg = f"`{name}` must be callable, got {kind_of(function)}"
+            raise TypeError(msg)
+    if not isinstance(dataset, Iterable):
+        msg = f"`dataset` must be iterable, got {kind_of(dataset)}"
+        raise TypeError(msg)
+    meter = meter_for(target)
+    total = len(dataset) if isinstance(dataset, Sized) else None
+    devices = [] if target.type == "cpu" else [target]
+    kind = "cuda" if target.type == "cpu" else target.type
+    with (
+        torch.random.fork_rng(devices, device_type=kind),
+        meter.watching(),
+        # disable=None: no bar where nobody watches.
+        tqdm(total=total, desc="measuring", unit="step", disable=None if progress else True) as bar,
+    ):
+        records = []
+        for record in _records(dataset, work, cleanup, meter, warmup):
+            records.append(record)
+            bar.set_postfix_str(_describe(record), refresh=False)
+            bar.update()
+    return Profile(tuple(records), _name(target), warmup)
+
+
+def _records(
+    dataset: Iterable[Any],
+    work: Callable[[Any], Any],
+    cleanup: Callable[[], Any] | None,
+    meter: Meter,
+    warmup: int,
+) -> Iterator[PeakRecord]:
+    cold = warmup
+    for index, data in enumerate(dataset):
+        failed = False
+        while cold and not failed:
+            _log.debug("warm-up step, not recorded, on element %d", index)
+            failed, _ = _attempt(work, data, cleanup)
+            cold -= not failed
+        # With nothing cached, the reserved peak is this step's own and fragments of the last do not matter.
+        meter.release()
+        meter.begin()
+        begin = time.perf_counter()
+        features = None
+        if not failed:
+            failed, features = _attempt(work, data, cleanup)
+        reading, seconds = meter.read(), time.perf_counter() - begin
+        peak = None if failed else reading.peak_bytes
+        status: Literal["ok", "oom"] = "oom" if failed else "ok"
+        yield PeakRecord(index, features, peak, *reading[1:], status, seconds)
+
+
+def _attempt(work: Callable[[Any], Any], data: Any, cleanup: Callable[[], Any] | None) -> tuple[bool, Any]:
+    """Run one step; return whether it ran out of memory, and its features."""
+    try:
+        try:
+            features = work(data)
+        finally:
+            if cleanup is not None:
+                cleanup()
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        _log.debug("out of memory: %s", error)
+    else:
+        return False, features
+    # Only here, outside the `except`, is the error gone, and with it the traceback whose frames hold the step's
+    # tensors; inside, nothing of them could be freed.
+    gc.collect()
+    return True, None
+
+
+def _describe(record: PeakRecord) -> str:
+    shape = record.features
+    size = f"{shape.items} x {shape.longest:g}" if isinstance(shape, BatchShape) else f"#{record.index}"
+    return f"{size}: {format_bytes(record.peak_bytes)}" if record.peak_bytes is not None else f"{size}: out of memory"
+
+
+def _name(device: torch.device) -> str:
+    if device.type == "cpu":
+        return "cpu"
+    return f"{device} ({torch.get_device_module(device).get_device_name(device)})"
+
+
+def collect_cuda_peak_alloc(
+    dataset: Iterable[Data],
+    work: Callable[[Data], Feature],
+    device: torch.device,
+    cleanup: Callable[[], None] | None = None,
+) -> tuple[list[Feature], list[int]]:
+    """Collect features and CUDA peak memory of a step on each element: `measure_peaks` as two lists.
+
+    There are no warm-up steps: the first peaks may be lower than what the same elements need later on, when
+    optimizer state and workspaces exist, so leave them out of a fit or use `measure_peaks`.
+
+    Args:
+        dataset: the elements; iterated once.
+        work: does the step on an element and returns its features.
+        device: a CUDA device.
+        cleanup: called after each step, also after an error, before memory is read.
+
+    Returns:
+        The features, and the peaks of allocated memory in bytes, of all elements that did not run out of memory.
+
+    Raises:
+        ValueError: the device is not a CUDA device, or is not there; before any data is touched.
+        Exception: what `work` or `cleanup` raises, unless it says that memory ran out.
+
+    Warns:
+        OutOfMemoryWarning: for each element that ran out of memory, with its position.
+
+    >>> import torch
+    >>> def work(batch):
+    ...     model(batch.cuda()).sum().backward()
+    ...     return [len(batch), batch.shape[1]]
+    >>> features, peaks = collect_cuda_peak_alloc(
+    ...     batches, work, torch.device("cuda"), cleanup=lambda: model.zero_grad(set_to_none=True)
+    ... )  # doctest: +SKIP
+    """
+    target = device_of(device)
+    if target.type != "cuda":
+        msg = f"`device` must be a CUDA device, got {target}"
+        raise ValueError(msg)
+    profile = measure_peaks(dataset, work, target, warmup=0, cleanup=cleanup, progress=False)
+    for record in profile:
+        if record.status == "oom":
+            text = f"the element at position {record.index} ran out of memory and has no peak"
+            warnings.warn(text, OutOfMemoryWarning, stacklevel=2)
+    return profile.features, profile.peak_bytes

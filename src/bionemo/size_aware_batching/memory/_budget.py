@@ -1,0 +1,77 @@
+"""A memory budget and its account."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from bionemo.size_aware_batching._bytes import format_bytes, parse_bytes
+from bionemo.size_aware_batching._checks import check_int
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["MemoryBudget"]
+
+
+class MemoryBudget(int):
+    """A number of bytes that remembers where it comes from; everywhere else it is an `int`.
+
+    Attributes:
+        device: what it is a budget of, for people to read.
+        total_bytes: what the device has.
+        outside_bytes: what is used there but not by this process's tensors: other processes, contexts, libraries.
+        limit: as given: "90%", "16GiB" or bytes.
+    """
+
+    device: str
+    total_bytes: int
+    outside_bytes: int
+    limit: str | int
+
+    @classmethod
+    def of(cls, limit: str | int, *, device: str, total_bytes: int, outside_bytes: int) -> Self:
+        """Work out a budget.
+
+        Args:
+            limit: a share of what is available ("90%"), or bytes ("16GiB", 17179869184).
+            device: its name.
+            total_bytes: what the device has.
+            outside_bytes: what is in use there that this process's tensors cannot have.
+
+        Raises:
+            TypeError: `limit` is neither text nor an integer.
+            ValueError: `limit` cannot be read, is not positive, or is more than is available.
+        """
+        available = total_bytes - outside_bytes
+        count = _count(limit, available)
+        if not 0 < count <= available:
+            msg = (
+                f"`limit` {limit} must be positive and at most the {format_bytes(available)} available on {device} "
+                f"({format_bytes(total_bytes)} less {format_bytes(outside_bytes)} used outside this process's tensors)"
+            )
+            raise ValueError(msg)
+        budget = cls(count)
+        budget.device, budget.limit = device, limit
+        budget.total_bytes, budget.outside_bytes = total_bytes, outside_bytes
+        return budget
+
+    def account(self) -> str:
+        """Say what was subtracted and why, one line each."""
+        available = self.total_bytes - self.outside_bytes
+        return "\n".join(
+            [
+                f"{self.device}: {format_bytes(self.total_bytes)} in all",
+                f"- {format_bytes(self.outside_bytes)} used outside this process's tensors",
+                f"= {format_bytes(available)} available",
+                f"- {format_bytes(available - self)} kept free (limit {self.limit}): the allocator's fragments",
+                f"= {format_bytes(self)} budget for peak allocated bytes",
+            ]
+        )
+
+
+def _count(limit: Any, available: int) -> int:
+    if isinstance(limit, str):
+        percent = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", limit)
+        return int(available * float(percent[1]) / 100) if percent else parse_bytes(limit)
+    return check_int("limit", limit, at_least=1)

@@ -1,0 +1,77 @@
+"""Tensors and numpy arrays as one kind of thing: numpy arrays of a dtype that the planner's loops take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, overload
+
+import torch
+
+if TYPE_CHECKING:
+    from bionemo.size_aware_batching._types import AnyArray, IntArray
+
+__all__ = ["CHUNK", "IndexSequence", "tensor_to_numpy"]
+
+# Elements converted to Python ints at a time: enough to make the conversion's overhead vanish, small enough
+# that a pass over a hundred million elements neither pauses nor holds them all.
+CHUNK = 2**15
+
+
+def tensor_to_numpy(name: str, tensor: torch.Tensor) -> AnyArray:
+    """View a tensor as a numpy array; copy only from another device or from a dtype that numpy lacks.
+
+    Raises:
+        ValueError: the tensor has no values (meta device) or is not dense.
+    """
+    if tensor.device.type == "meta" or tensor.layout != torch.strided:
+        msg = f"`{name}` must be a dense tensor with values, got {tensor.layout} on {tensor.device}"
+        raise ValueError(msg)
+    tensor = tensor.detach().cpu()
+    if tensor.is_floating_point() and tensor.dtype not in (torch.float16, torch.float32, torch.float64):
+        tensor = tensor.to(torch.float64)
+    array: AnyArray = tensor.resolve_neg().resolve_conj().numpy()
+    return array
+
+
+class IndexSequence(Sequence[int]):
+    """A read-only sequence of plain ints, kept as an int64 array: 8 bytes an element."""
+
+    __slots__ = ("_array",)
+
+    def __init__(self, array: IntArray) -> None:
+        """Wrap a 1-D int64 array."""
+        self._array = array
+
+    def __len__(self) -> int:
+        return self._array.size
+
+    @overload
+    def __getitem__(self, position: int) -> int: ...
+    @overload
+    def __getitem__(self, position: slice) -> IndexSequence: ...
+    def __getitem__(self, position: int | slice) -> int | IndexSequence:
+        if isinstance(position, slice):
+            return IndexSequence(self._array[position])
+        return int(self._array[position])
+
+    def __iter__(self) -> Iterator[int]:
+        starts = range(0, self._array.size, CHUNK)
+        return chain.from_iterable(self._array[start : start + CHUNK].tolist() for start in starts)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> AnyArray:
+        """Give numpy the indices: a read-only view unless a copy or another dtype is asked for."""
+        array = self._array.astype(dtype, copy=bool(copy)) if dtype is not None or copy else self._array.view()
+        array.flags.writeable = array.base is not self._array and array is not self._array
+        return array
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Sequence) and not isinstance(other, (str, bytes)):
+            return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # compares equal to lists, which have none either
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(str, self._array[:6].tolist()))
+        return f"IndexSequence([{shown}{', ...' if len(self) > 6 else ''}], len={len(self)})"
