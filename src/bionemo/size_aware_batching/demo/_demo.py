@@ -13,7 +13,7 @@ from bionemo.size_aware_batching.demo._grid import measure_grid
 from bionemo.size_aware_batching.demo._language_model import LanguageModelStep
 from bionemo.size_aware_batching.demo._recipes import Epoch, epochs
 from bionemo.size_aware_batching.demo._train import train
-from bionemo.size_aware_batching.measure import device_of, memory_budget, meter_for
+from bionemo.size_aware_batching.measure import memory_budget, present_device
 from bionemo.size_aware_batching.memory import MemoryBudget, MemoryModel, Profile
 from bionemo.size_aware_batching.report import Row
 
@@ -72,8 +72,7 @@ def run_demo(
         OSError: `fasta` cannot be read.
         ValueError: an option is wrong, or the budget is too small for the longest protein.
     """
-    target = device_of(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    meter_for(target)
+    target = present_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     proteins = bundled_proteome() if fasta is None else read_fasta(fasta)
     lengths = np.array([len(protein) for protein in proteins])
     say(f"{lengths.size:,} proteins of {lengths.min()} to {lengths.max():,} residues, median {np.median(lengths):g}")

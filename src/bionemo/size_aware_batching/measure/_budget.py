@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from bionemo.size_aware_batching.measure._meter import device_of, meter_for
+from bionemo.size_aware_batching.measure._meter import present_device
 from bionemo.size_aware_batching.memory import MemoryBudget
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ def memory_budget(limit: str | int, device: torch.device | str) -> MemoryBudget:
     ...
     = 1 MiB budget for peak allocated bytes
     """
-    target = device_of(device)
-    meter_for(target)
+    target = present_device(device)
     total, outside = _host_memory() if target.type == "cpu" else _device_memory(target)
     return MemoryBudget.of(limit, device=str(target), total_bytes=total, outside_bytes=outside)
 

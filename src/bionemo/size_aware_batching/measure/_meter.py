@@ -11,7 +11,7 @@ import torch
 from bionemo.size_aware_batching._checks import kind_of
 from bionemo.size_aware_batching.measure._storages import StorageCounter
 
-__all__ = ["Meter", "Reading", "device_of", "meter_for"]
+__all__ = ["Meter", "Reading", "device_of", "meter_for", "present_device"]
 
 
 class Reading(NamedTuple):
@@ -104,20 +104,27 @@ def device_of(device: Any) -> torch.device:
         raise ValueError(msg) from error
 
 
-def meter_for(device: torch.device) -> Meter:
-    """Return the meter for a device.
+def present_device(device: Any) -> torch.device:
+    """Return a device that is here and whose peak memory can be read, with its index.
 
     Raises:
-        ValueError: the device is absent here, or its module does not count peaks.
+        TypeError: `device` is neither a device nor text.
+        ValueError: torch knows no such device, it is absent here, or its module does not count peaks.
     """
-    if device.type == "cpu":
-        return _StorageMeter()
-    module = getattr(torch, device.type, None)
+    target = device_of(device)
+    if target.type == "cpu":
+        return torch.device("cpu")
+    module = getattr(torch, target.type, None)
     if not all(hasattr(module, name) for name in ("max_memory_allocated", "mem_get_info", "empty_cache")):
-        msg = f"`device` must be a CPU or an accelerator that counts its peak memory, got {device}"
+        msg = f"`device` must be a CPU or an accelerator that counts its peak memory, got {target}"
         raise ValueError(msg)
     count = module.device_count() if module is not None and module.is_available() else 0
-    if (device.index or 0) >= count:
-        msg = f"`device` {device} is not there: torch sees {count} {device.type} devices"
+    if (target.index or 0) >= count:
+        msg = f"`device` {target} is not there: torch sees {count} {target.type} devices"
         raise ValueError(msg)
-    return _AllocatorMeter(device)
+    return target if target.index is not None else torch.device(target.type, module.current_device())
+
+
+def meter_for(device: torch.device) -> Meter:
+    """Return the meter for a device that `present_device` returned."""
+    return _StorageMeter() if device.type == "cpu" else _AllocatorMeter(device)

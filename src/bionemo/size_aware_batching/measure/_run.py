@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 from bionemo.size_aware_batching._bytes import format_bytes
 from bionemo.size_aware_batching._checks import check_bool, check_int, kind_of
 from bionemo.size_aware_batching.errors import OutOfMemoryWarning
-from bionemo.size_aware_batching.measure._meter import Meter, device_of, meter_for
+from bionemo.size_aware_batching.measure._meter import Meter, device_of, meter_for, present_device
 from bionemo.size_aware_batching.measure._oom import is_out_of_memory
 from bionemo.size_aware_batching.memory import BatchShape, PeakRecord, Profile
 
@@ -76,7 +76,7 @@ def measure_peaks(
     >>> [record.status for record in profile]
     ['ok', 'ok']
     """
-    target = device_of(device)
+    target = present_device(device)
     warmup = check_int("warmup", warmup, at_least=0)
     check_bool("progress", progress)
     for name, function in (("work", work), ("cleanup", cleanup)):

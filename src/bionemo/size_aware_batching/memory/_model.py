@@ -32,7 +32,8 @@ _KIND, _VERSION = "size-aware-batching memory model", 1
 class MemoryModel:
     """Peak bytes of a step as fixed bytes plus non-negative multiples of a few terms of the batch's shape.
 
-    The terms (items, total, items x longest, items x longest^2, longest^2) are chosen by held-out error. No
+    The terms (items, total, items x longest, items x longest^2, longest^2) are chosen by held-out error. Where
+    small batches were seen to need the same whatever their shape (the optimizer's update), that is a floor. No
     coefficient is negative, so a prediction never falls when a batch grows. As a cost, the model is its
     `upper_bound`: a plan made with it keeps even the bound within the budget.
 
@@ -57,6 +58,7 @@ class MemoryModel:
             raise ValueError(msg)
         self.coverage = float(coverage)
         self._fixed = math.nan
+        self._floor = 0.0
         self._coefficients: dict[str, float] = {}
         self._margin = math.nan
         self._errors = (math.nan, math.nan)
@@ -92,10 +94,12 @@ class MemoryModel:
             index = int(np.flatnonzero(~(np.isfinite(y) & (y > 0)))[0])
             msg = f"`peaks` must be finite and positive, got {y[index]} at index {index}"
             raise ValueError(msg)
-        fit = fit_terms(table, y)
-        self._fixed, self._coefficients = fit.fixed_bytes, fit.coefficients
-        self._margin = margin_for(fit.held_out, 1 + len(fit.coefficients), self.coverage)
-        errors = np.abs(1 - 1 / fit.held_out)
+        curve, held_out = fit_terms(table, y)
+        weights = dict(zip(curve.names, curve.weights[1:].tolist(), strict=True))
+        self._coefficients = {name: weight for name, weight in weights.items() if weight > 0}
+        self._fixed, self._floor = float(curve.weights[0]), curve.floor
+        self._margin = margin_for(held_out, 1 + len(self._coefficients), self.coverage)
+        errors = np.abs(1 - 1 / held_out)
         self._errors = float(errors.mean()), float(errors.max())
         self._measurements = len(y)
         return self
@@ -159,7 +163,7 @@ class MemoryModel:
         """
         self._check_fitted()
         table = shape_table(features)
-        predicted = self._fixed + self._growth(*table.T)
+        predicted = self._peak(*table.T)
         return float(predicted[0]) if isinstance(features, BatchShape) else predicted
 
     def upper_bound(self, features: Any) -> Any:
@@ -178,12 +182,14 @@ class MemoryModel:
     def __call__(self, items: Any, longest: Any, total: Any) -> Any:
         """Return the upper bound as a cost: scalars or equal-length arrays in, the same out, in bytes."""
         self._check_fitted()
-        return self._margin * (self._fixed + self._growth(items, longest, total))
+        return self._margin * self._peak(items, longest, total)
 
     def summary(self) -> str:
         """Describe the fit: what each term costs, and how well it predicts."""
         self._check_fitted()
         lines = [f"fixed: {format_bytes(self._fixed)}"]
+        if self._floor:
+            lines.append(f"at least, however small the batch: {format_bytes(self._floor)}")
         lines += [f"{name}: {value / 1024:.4g} KiB per {UNITS[name]}" for name, value in self._coefficients.items()]
         mean, worst = self._errors
         lines.append(f"held-out error over {self._measurements} measurements: mean {mean:.2%}, largest {worst:.2%}")
@@ -196,6 +202,7 @@ class MemoryModel:
         body = {
             "coverage": self.coverage,
             "fixed_bytes": self._fixed,
+            "floor_bytes": self._floor,
             "coefficients": self._coefficients,
             "margin_factor": self._margin,
             "held_out_error": list(self._errors),
@@ -214,6 +221,7 @@ class MemoryModel:
         try:
             model = cls(coverage=body["coverage"])
             model._fixed = float(body["fixed_bytes"])
+            model._floor = float(body["floor_bytes"])
             model._coefficients = {str(name): float(value) for name, value in body["coefficients"].items()}
             model._margin = float(body["margin_factor"])
             mean, worst = map(float, body["held_out_error"])
@@ -222,7 +230,7 @@ class MemoryModel:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             msg = f"{path} is a damaged {_KIND} file: {error!r}"
             raise FileFormatError(msg) from error
-        numbers = [model._fixed, model._margin, *model._errors, *model._coefficients.values()]
+        numbers = [model._fixed, model._floor, model._margin, *model._errors, *model._coefficients.values()]
         known = set(model._coefficients) <= set(TERMS) and model._coefficients
         if not known or not all(math.isfinite(x) and x >= 0 for x in numbers) or model._margin < 1:
             msg = f"{path} is a damaged {_KIND} file: unknown terms or impossible numbers"
@@ -232,6 +240,9 @@ class MemoryModel:
     def __repr__(self) -> str:
         fitted = f", terms={list(self._coefficients)}" if self._coefficients else ""
         return f"MemoryModel(coverage={self.coverage:g}{fitted})"
+
+    def _peak(self, items: Any, longest: Any, total: Any) -> Any:
+        return np.maximum(self._fixed + self._growth(items, longest, total), self._floor)
 
     def _growth(self, items: Any, longest: Any, total: Any) -> Any:
         return sum(value * TERMS[name](items, longest, total) for name, value in self._coefficients.items())
