@@ -11,6 +11,7 @@ __all__ = [
     "OversizedError",
     "SizeofError",
     "SkippedElementsWarning",
+    "SuspiciousSizesWarning",
 ]
 
 
@@ -48,3 +49,7 @@ class OutOfRangeWarning(UserWarning):
 
 class SkippedElementsWarning(UserWarning):
     """Elements over the limit were left out of a pass or of a plan."""
+
+
+class SuspiciousSizesWarning(UserWarning):
+    """All sizes are alike in a way that looks like the length of the wrong thing."""

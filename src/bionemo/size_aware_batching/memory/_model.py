@@ -184,6 +184,16 @@ class MemoryModel:
         self._check_fitted()
         return self._margin * self._peak(items, longest, total)
 
+    def polynomial(self) -> tuple[float, float, dict[str, float]]:
+        """Return the cost in parts, for a planner's compiled loop: the larger of a floor and a sum.
+
+        Returns:
+            The floor; the fixed part of the sum; and for each term of the shape its weight. All in bytes.
+        """
+        self._check_fitted()
+        weights = {name: self._margin * value for name, value in self._coefficients.items()}
+        return self._margin * self._floor, self._margin * self._fixed, weights
+
     def summary(self) -> str:
         """Describe the fit: what each term costs, and how well it predicts."""
         self._check_fitted()

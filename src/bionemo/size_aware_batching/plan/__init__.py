@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bionemo.size_aware_batching.plan._buckets import bucket_boundaries, bucket_drawer, group_by_bucket
 from bionemo.size_aware_batching.plan._cost import PaddedCost, SumCost
-from bionemo.size_aware_batching.plan._fill import cut_by_sum
-from bionemo.size_aware_batching.plan._plan import Plan, PlanSummary
+from bionemo.size_aware_batching.plan._cut import cut_by_sum
+from bionemo.size_aware_batching.plan._plan import Plan
 from bionemo.size_aware_batching.plan._planner import plan_batches
+from bionemo.size_aware_batching.plan._summary import PlanSummary
 
 __all__ = [
     "PaddedCost",

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from bionemo.size_aware_batching._checks import check_int, kind_of
 
-__all__ = ["Cost", "PaddedCost", "SumCost", "check_budget", "resolve_cost"]
+if TYPE_CHECKING:
+    from bionemo.size_aware_batching._types import AnyArray, FloatArray
+
+__all__ = ["Cost", "PaddedCost", "Price", "SumCost"]
 
 # items, longest, total -> cost; scalars or arrays of equal length.
 Cost: TypeAlias = Callable[[Any, Any, Any], Any]
@@ -57,44 +60,114 @@ class PaddedCost:
         padded = longest + self.extra
         if self.multiple_of > 1:
             padded = -(-padded // self.multiple_of) * self.multiple_of
-        return items * padded
+        return (items[:, None] if np.ndim(padded) == 2 else items) * padded
 
 
 _NAMED: dict[str, Cost] = {"padded": PaddedCost(), "sum": SumCost()}
 
+# The terms of a polynomial cost, in the order in which the compiled loop takes their weights.
+_TERMS = ("items", "total", "items*longest", "items*longest^2", "longest^2")
+# The compiled loop adds the terms in its own order; a billionth of a part keeps its rounding below the budget.
+_ROUNDING = 1e-12
 
-def resolve_cost(cost: Any) -> Cost:
-    """Return the cost function that a user means.
 
-    Raises:
-        TypeError: neither a name nor callable.
-        ValueError: an unknown name.
+class Price:
+    """A cost and its budget, in the forms that cutting needs.
+
+    Attributes:
+        cost: the function of (items, longest, total).
+        budgets: (measures,) or (1,) limits, inclusive.
+        kind: "sum", "padded", "polynomial", or "function" where only the function itself can be asked.
     """
+
+    def __init__(self, cost: Any, budget: Any, measures: int) -> None:
+        """Take what the user gave.
+
+        Args:
+            cost: a name or a function.
+            budget: a number, or one per measure where the cost is "sum" or "padded".
+            measures: columns of the sizes.
+
+        Raises:
+            TypeError: `cost` is neither a name nor callable, or `budget` is not a number or numbers.
+            ValueError: an unknown name; a budget that is not positive and finite; a wrong number of budgets.
+        """
+        self.cost = _resolve(cost)
+        self.multiple_of, self.extra = 1, 0
+        self.weights = np.zeros(len(_TERMS) + 2)
+        self.kind = "function"
+        if isinstance(self.cost, SumCost):
+            self.kind = "sum"
+        elif isinstance(self.cost, PaddedCost):
+            self.kind, self.multiple_of, self.extra = "padded", int(self.cost.multiple_of), int(self.cost.extra)
+        elif hasattr(self.cost, "polynomial") and measures == 1:
+            self.kind = "polynomial"
+            floor, fixed, terms = self.cost.polynomial()
+            self.weights[:] = [floor, fixed, *(terms.get(name, 0.0) for name in _TERMS)]
+        separable = self.kind in ("sum", "padded")
+        self.budgets = _budgets(budget, measures if separable else 1)
+
+    @property
+    def limits(self) -> FloatArray:
+        """The budgets for the compiled loop."""
+        return self.budgets * (1 - _ROUNDING) if self.kind == "polynomial" else self.budgets
+
+    def of(self, items: Any, longest: AnyArray, total: AnyArray) -> AnyArray:
+        """Return the cost of batches, given (batches,) items and (batches, measures) longest and total.
+
+        Returns:
+            (batches, budgets) costs.
+
+        Raises:
+            ValueError: the user's function returned another number of costs.
+        """
+        flat = longest.shape[1] == 1
+        found = self.cost(items, longest[:, 0], total[:, 0]) if flat else self.cost(items, longest, total)
+        costs = np.asarray(found)
+        if costs.dtype.kind not in "iuf" or costs.size != len(items) * self.budgets.size:
+            msg = (
+                f"`cost` must return a number for each of {len(items)} batches, got an array of shape {costs.shape} "
+                f"and dtype {costs.dtype}"
+            )
+            raise ValueError(msg)
+        return costs.reshape(len(items), self.budgets.size)
+
+    def fits(self, items: Any, longest: AnyArray, total: AnyArray) -> AnyArray:
+        """Tell which batches are within budget; NaN is not."""
+        within: AnyArray = np.all(self.of(items, longest, total) <= self.budgets, axis=1)
+        return within
+
+
+def _resolve(cost: Any) -> Cost:
     if isinstance(cost, str):
         if cost not in _NAMED:
             msg = f"`cost` must be one of {sorted(_NAMED)} or a function of (items, longest, total), got {cost!r:.40}"
             raise ValueError(msg)
         return _NAMED[cost]
-    if not callable(cost):
+    if not callable(cost) or isinstance(cost, type):
         msg = f"`cost` must be a name or a function of (items, longest, total), got {kind_of(cost)}"
         raise TypeError(msg)
     resolved: Cost = cost
     return resolved
 
 
-def check_budget(budget: Any) -> float:
-    """Return the budget as a plain number.
-
-    Raises:
-        TypeError: not a real number.
-        ValueError: NaN, infinite, zero or negative.
-    """
-    if isinstance(budget, np.generic):
-        budget = budget.item()
-    if isinstance(budget, bool) or not isinstance(budget, (int, float)):
-        msg = f"`budget` must be a number, got {kind_of(budget)}"
-        raise TypeError(msg)
-    if not 0 < budget < math.inf:
-        msg = f"`budget` must be positive and finite, got {budget}"
+def _budgets(budget: Any, count: int) -> AnyArray:
+    several = isinstance(budget, (list, tuple)) or (isinstance(budget, np.ndarray) and budget.ndim == 1)
+    values = [_one_budget(value) for value in budget] if several else [_one_budget(budget)]
+    if len(values) != count:
+        msg = f"`budget` must be {count} number{'s, one per measure' if count > 1 else ''}, got {len(values)}"
         raise ValueError(msg)
-    return budget
+    exact = all(isinstance(value, int) and value < 2**62 for value in values)
+    return np.array(values, np.int64 if exact else np.float64)
+
+
+def _one_budget(value: Any) -> int | float:
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        msg = f"`budget` must be a number, got {kind_of(value)}"
+        raise TypeError(msg)
+    if not 0 < value < math.inf or (isinstance(value, int) and value > 2**1000):
+        msg = f"`budget` must be positive and finite, got {value!r:.40}"
+        raise ValueError(msg)
+    return int(value) if isinstance(value, int) else float(value)

@@ -7,39 +7,69 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from bionemo.size_aware_batching._types import AnyArray, IntArray
+    from bionemo.size_aware_batching._types import AnyArray
 
-__all__ = ["random_keys", "sort_by_size"]
+__all__ = ["index_type", "seeds", "shuffled", "sort_by_size"]
+
+# A counting sort needs a counter for each value between the smallest and the largest size.
+_MOST_COUNTERS = 2**22
 
 
-def random_keys(count: int, *stream: int) -> AnyArray:
-    """Return `count` random uint64 numbers, a function of `stream` alone.
+def index_type(count: int) -> type[np.int32 | np.int64]:
+    """Return the narrowest type that indexes `count` elements."""
+    return np.int32 if count <= np.iinfo(np.int32).max else np.int64
 
-    The generator is SplitMix64, a counter through a mixing function (Steele, Lea and Flood, "Fast splittable
-    pseudorandom number generators", 2014). numpy's own streams may change from one release to the next.
+
+def seeds(*stream: int) -> tuple[int, int]:
+    """Return the two seeds of a random stream, a function of the integers that name it (seed, epoch, purpose).
+
+    They are mixed by SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
+    """
+    z, mask = 0, 2**64 - 1
+    for part in stream:
+        z = ((z ^ part) + 0x9E3779B97F4A7C15) & mask
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+        z ^= z >> 31
+    return (z >> 32) % 2147483562 + 1, (z & 0xFFFFFFFF) % 2147483398 + 1
+
+
+def shuffled(count: int, *stream: int) -> AnyArray:
+    """Return a random permutation of `count`, a function of `stream` alone. Linear."""
+    from bionemo.size_aware_batching.plan import _kernels  # noqa: PLC0415
+
+    order = np.arange(count, dtype=index_type(count))
+    _kernels.permute(order, np.array([0, count], np.int64), *seeds(*stream))
+    return order
+
+
+def sort_by_size(matrix: AnyArray, weights: AnyArray, stream: tuple[int, ...] | None) -> tuple[AnyArray, AnyArray]:
+    """Sort elements by ascending size, with several measures by the largest share of its budget.
 
     Args:
-        count: how many.
-        stream: integers that name the stream: seed, epoch, purpose.
+        matrix: (n, measures) sizes.
+        weights: (measures,) budgets.
+        stream: names the random order of equal sizes; None keeps their order.
+
+    Returns:
+        (n,) element indices, and the positions where runs of equal keys begin and end, from 0 to n. Linear where
+        sizes are integers of a moderate range, else O(n log n).
     """
-    state = np.zeros(1, np.uint64)
-    for part in stream:
-        state = _mix(state ^ np.uint64(part % 2**64))
-    counter = np.arange(1, count + 1, dtype=np.uint64)
-    keys: AnyArray = _mix(state + counter * np.uint64(0x9E3779B97F4A7C15))
-    return keys
+    from bionemo.size_aware_batching.plan import _kernels  # noqa: PLC0415
 
-
-def _mix(z: AnyArray) -> AnyArray:
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: AnyArray = z ^ (z >> np.uint64(31))
-    return mixed
-
-
-def sort_by_size(sizes: AnyArray, keys: AnyArray | None) -> IntArray:
-    """Return element indices by ascending size; ties by key, or in order where there are none. O(n log n)."""
-    if keys is None:
-        return np.argsort(sizes, kind="stable")
-    shuffled = np.argsort(keys, kind="stable")
-    return shuffled[np.argsort(sizes[shuffled], kind="stable")]
+    keys = matrix[:, 0] if matrix.shape[1] == 1 else (matrix / weights).max(axis=1)
+    n = keys.size
+    low, high = (keys.min().item(), keys.max().item()) if n else (0, 0)
+    if keys.dtype.kind == "i" and high - low < min(_MOST_COUNTERS, 64 * n + 64):
+        counts = np.zeros(high - low + 2, np.int64)
+        order = np.empty(n, index_type(n))
+        _kernels.sort_counted(keys, low, counts, order)
+        runs = np.concatenate([[0], counts[:-1]])  # each counter stands at the end of its run now
+    else:
+        order = np.argsort(keys, kind="stable").astype(index_type(n), copy=False)
+        ordered = keys[order]
+        runs = np.concatenate([[0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, [n]])
+    runs = runs.astype(np.int64)
+    if stream is not None:
+        _kernels.permute(order, runs, *seeds(*stream))
+    return order, runs

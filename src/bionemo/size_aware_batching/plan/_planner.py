@@ -7,32 +7,37 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bionemo.size_aware_batching._checks import check_bool, check_int, check_sizes, kind_of
-from bionemo.size_aware_batching.errors import OversizedError, SkippedElementsWarning
-from bionemo.size_aware_batching.plan._cost import check_budget, resolve_cost
-from bionemo.size_aware_batching.plan._fill import cut_by_cost
-from bionemo.size_aware_batching.plan._order import random_keys, sort_by_size
+from bionemo.size_aware_batching._checks import check_bool, check_int
+from bionemo.size_aware_batching.errors import OversizedError, SkippedElementsWarning, SuspiciousSizesWarning
+from bionemo.size_aware_batching.plan._cost import Price
+from bionemo.size_aware_batching.plan._cut import ItemRules
+from bionemo.size_aware_batching.plan._order import index_type
 from bionemo.size_aware_batching.plan._plan import Plan
+from bionemo.size_aware_batching.plan._sizes import size_matrix
+from bionemo.size_aware_batching.plan._strata import Batches, deal, from_ends
+from bionemo.size_aware_batching.plan._strategies import Sequenced, best_fit, by_size, in_order
 
 if TYPE_CHECKING:
     from bionemo.size_aware_batching._types import AnyArray, IntArray
-    from bionemo.size_aware_batching.plan._cost import Cost
 
 __all__ = ["plan_batches"]
 
-_STRATEGIES = ("by_size", "in_order")
+_STRATEGIES = ("best_fit", "by_size", "in_order")
 _POLICIES = ("alone", "raise", "skip")
-# Names of random streams, so that one purpose's numbers are not another's.
-_TIES, _BATCHES = 1, 2
+# Elements whose cost alone is looked at together.
+_CHUNK = 2**20
 
 
 def plan_batches(
     sizes: Any,
     *,
-    budget: float,
+    budget: Any,
     cost: Any = "sum",
     strategy: str = "in_order",
+    window: int | None = None,
+    uniform: bool = False,
     max_items: int | None = None,
+    items_multiple_of: int = 1,
     oversized: str = "raise",
     shuffle: bool = False,
     seed: int = 0,
@@ -40,141 +45,194 @@ def plan_batches(
 ) -> Plan:
     """Plan the batches of an epoch: every element once, no batch over budget, none empty.
 
-    Costs see the shape of a batch as (items, longest, total). With "in_order" a batch takes the elements as they
-    come and closes when the next one would pass the budget:
+    Costs see the shape of a batch as (items, longest, total). The strategies:
 
-        sizes 100 10 10 10 100, cost "padded", budget 150   ->   100 | 10 10 10 | 100
+    - "in_order" keeps the order; a batch closes when the next element would pass the budget.
+    - "by_size" puts like sizes together, so that batches hold hardly any padding. No cut of the sorted sizes into
+      runs has fewer batches.
+    - "best_fit" packs: each element, from the largest on, goes into the fullest batch that still takes it. For costs
+      that add up ("sum").
 
-    With "by_size" the elements are sorted first, so that a batch holds like sizes and hardly any padding.
+        sizes 100 10 10 10 100, cost "padded", budget 150, in order   ->   100 | 10 10 10 | 100
+
+    With `shuffle`, companions change from epoch to epoch, and batches come in random order. The number of batches is
+    the same in every epoch. The order is a function of (seed, epoch) alone, the same on every machine.
 
     Args:
-        sizes: (n,) finite numbers, none negative: list, array or CPU tensor.
-        budget: the largest cost of a batch, inclusive, in the unit of `cost`.
+        sizes: (n,) finite numbers, none negative: array (also memory-mapped), list or CPU tensor; or (n, measures),
+            such as atoms and bonds.
+        budget: the largest cost of a batch, inclusive, in the unit of `cost`. With several measures and the cost "sum"
+            or "padded", one for each.
         cost: "sum" (sum of sizes), "padded" (items x longest), `SumCost`, `PaddedCost`, a fitted `MemoryModel` (its
             upper bound, in bytes), or a function of (items, longest, total) that takes equal-length arrays and
-            never falls when one of them grows.
-        strategy: "in_order" or "by_size".
+            never falls when one of them grows. With several measures, longest and total have a column for each.
+        strategy: "in_order", "by_size" or "best_fit".
+        window: with "by_size" and `shuffle`, how many elements are sorted together: a small window is more random, a
+            large one pads less. By default as much is mixed as costs no padding to speak of.
+        uniform: with "by_size", first fill batches with elements of exactly the same size, wherever there are enough.
         max_items: the largest number of elements in a batch; by default unlimited.
+        items_multiple_of: round numbers of elements above this down to a multiple of it; not with "best_fit".
         oversized: what to do with an element that alone costs more than the budget: "raise", "skip" it with a
             warning, or give it a batch "alone" with a warning.
-        shuffle: put the batches into random order; with "by_size", also elements of equal size.
+        shuffle: random order, see above. "in_order" keeps runs of elements together and draws where they are cut.
         seed: with `epoch` decides the random order, alone: no global random state is read.
         epoch: see `seed`.
 
     Returns:
-        The plan. Takes O(n log n) with "by_size", else O(n).
+        The plan. Linear in the number of elements where sizes are integers of a moderate range, else O(n log n).
 
     Raises:
         OversizedError: (a `ValueError`) an element alone is over budget and `oversized` is "raise".
         TypeError: an argument is of the wrong kind.
-        ValueError: sizes are not 1-D, or one is NaN, infinite or negative; `budget` is not positive and finite;
-            an unknown strategy, cost or policy.
+        ValueError: sizes are not 1-D or 2-D, or one is NaN, infinite or negative; a budget is not positive and finite;
+            an unknown strategy, cost or policy; arguments that do not go together.
 
     Warns:
-        SkippedElementsWarning: elements were skipped, or batches are over budget because of "alone".
+        SkippedElementsWarning: elements were skipped, or are over budget in a batch alone.
+        SuspiciousSizesWarning: all sizes are 0, or all are 1, and the strategy needs real ones.
 
     >>> list(plan_batches([100, 10, 10, 10, 100], budget=150, cost="padded"))
     [[0], [1, 2, 3], [4]]
     >>> list(plan_batches([100, 10, 10, 10, 100], budget=200, cost="padded", strategy="by_size"))
     [[1, 2, 3], [0, 4]]
+    >>> list(plan_batches([6, 3, 5, 4], budget=9, strategy="best_fit"))
+    [[0, 1], [2, 3]]
     """
-    values = _size_array(sizes)
-    limit, price = check_budget(budget), resolve_cost(cost)
+    matrix = size_matrix(sizes)
+    price = Price(cost, budget, matrix.shape[1])
     for name, value, known in (("strategy", strategy, _STRATEGIES), ("oversized", oversized, _POLICIES)):
-        if value not in known:
+        if not isinstance(value, str) or value not in known:
             msg = f"`{name}` must be one of {', '.join(map(repr, known))}, got {value!r:.40}"
             raise ValueError(msg)
-    most = values.size if max_items is None else check_int("max_items", max_items, at_least=1)
     check_bool("shuffle", shuffle)
+    check_bool("uniform", uniform)
+    if max_items is not None:
+        max_items = check_int("max_items", max_items, at_least=1)
+    rules = ItemRules(
+        min(max_items or len(matrix), max(len(matrix), 1)) or 1,
+        check_int("items_multiple_of", items_multiple_of, at_least=1),
+    )
     stream = check_int("seed", seed, at_least=0), check_int("epoch", epoch, at_least=0)
+    if window is not None:
+        window = check_int("window", window, at_least=1)
+    _check_together(strategy, price, rules, window=window, uniform=uniform, shuffle=shuffle)
 
-    over = _over_budget(values, price, limit)
-    if over.size and oversized == "raise":
-        first = int(over[0])
-        alone = np.asarray(price(1, values[first], values[first]))
+    over = _over_budget(matrix, price)
+    if over.size:
+        _report(sizes, matrix, price, over, oversized)
+    if strategy != "in_order" and len(matrix) > 1 and matrix.max() == matrix.min() and matrix[0, 0] in (0, 1):
+        text = f"all {len(matrix)} sizes are {matrix[0, 0]}: is this the length of the right thing?"
+        warnings.warn(text, SuspiciousSizesWarning, stacklevel=2)
+
+    kept = None
+    work = matrix
+    if over.size:
+        kept = np.delete(np.arange(len(matrix), dtype=index_type(len(matrix))), over)
+        work = matrix[kept]
+    work = _exact(work, price)
+    order = stream if shuffle else None
+    if strategy == "in_order":
+        sequenced = in_order(work, price, rules, order)
+    elif strategy == "by_size":
+        sequenced = by_size(work, price, rules, order, window=window, uniform=uniform)
+    else:
+        sequenced = best_fit(work, price, rules, order)
+    alone = over if oversized == "alone" else np.empty(0, np.int64)
+    batches = _deal(sequenced, matrix, kept, alone, order)
+    skipped = over if oversized == "skip" else np.empty(0, np.int64)
+    return _finish(batches, skipped.astype(index_type(len(matrix))), price, flat=np.ndim(sizes) != 2)
+
+
+def _check_together(
+    strategy: str, price: Price, rules: ItemRules, *, window: int | None, uniform: bool, shuffle: bool
+) -> None:
+    if strategy == "best_fit":
+        if price.kind != "sum" or price.budgets.size != 1:
+            msg = "strategy 'best_fit' packs sizes that add up: it needs one measure and the cost 'sum'"
+            raise ValueError(msg)
+        if rules.multiple_of > 1:
+            msg = "`items_multiple_of` does not go with strategy 'best_fit': use 'by_size'"
+            raise ValueError(msg)
+    if strategy != "by_size" and (window is not None or uniform):
+        msg = f"`{'uniform' if uniform else 'window'}` goes with strategy 'by_size', got {strategy!r}"
+        raise ValueError(msg)
+    if window is not None and not shuffle:
+        msg = "`window` is how much a shuffle mixes: it needs shuffle=True"
+        raise ValueError(msg)
+
+
+def _over_budget(matrix: AnyArray, price: Price) -> IntArray:
+    """Return the indices of the elements that alone cost too much, ascending."""
+    if len(matrix) == 0:
+        return np.empty(0, np.int64)
+    # No cost falls when a size grows: if the largest of every measure fits in one element, each does.
+    largest = matrix.max(axis=0, keepdims=True)
+    if price.fits(np.ones(1, np.int64), largest, largest)[0]:
+        return np.empty(0, np.int64)
+    found = []
+    for begin in range(0, len(matrix), _CHUNK):
+        part = matrix[begin : begin + _CHUNK]
+        part = part.astype(np.int64) if part.dtype == np.int32 else part
+        found.append(begin + np.flatnonzero(~price.fits(np.ones(len(part), np.int64), part, part)))
+    return np.concatenate(found)
+
+
+def _report(sizes: Any, matrix: AnyArray, price: Price, over: IntArray, oversized: str) -> None:
+    first = int(over[0])
+    budget = price.budgets[0] if price.budgets.size == 1 else price.budgets.tolist()
+    if oversized == "raise":
+        costs = price.of(np.ones(1, np.int64), matrix[[first]], matrix[[first]])[0].tolist()
+        shown = costs[0] if len(costs) == 1 else costs
         msg = (
-            f"the element at index {first} of size {np.asarray(sizes)[first]} costs {alone:.15g} alone, over the "
-            f"budget {limit}; "
-            f"{over.size} of {values.size} elements are; raise the budget, or choose oversized='skip' or 'alone'"
+            f"the element at index {first} of size {np.asarray(sizes)[first]} costs {shown} alone, over the budget "
+            f"{budget}; {over.size} of {len(matrix)} elements do: raise it, or choose oversized='skip' or 'alone'"
         )
         raise OversizedError(msg)
-    if over.size:
-        did = "left out" if oversized == "skip" else "given a batch alone"
-        text = f"{over.size} of {values.size} elements are over the budget {limit} by themselves and were {did}"
-        warnings.warn(text, SkippedElementsWarning, stacklevel=2)
-
-    order = np.arange(values.size)
-    if strategy == "by_size":
-        order = sort_by_size(values, random_keys(values.size, *stream, _TIES) if shuffle else None)
-    if over.size:
-        order = order[~np.isin(order, over)]
-    offsets = cut_by_cost(values[order], price, limit, max(most, 1))
-    if oversized == "alone" and over.size:
-        order = np.concatenate([order, over])
-        offsets = np.concatenate([offsets, offsets[-1] + np.arange(1, over.size + 1)])
-    if shuffle:
-        order, offsets = _shuffle_batches(order, offsets, random_keys(offsets.size - 1, *stream, _BATCHES))
-    skipped = over if oversized == "skip" else np.empty(0, np.int64)
-    return _describe(values, order, offsets, skipped, price, limit)
+    did = "left out" if oversized == "skip" else "given a batch alone"
+    text = f"{over.size} of {len(matrix)} elements are over the budget {budget} by themselves and were {did}"
+    warnings.warn(text, SkippedElementsWarning, stacklevel=3)
 
 
-def _size_array(sizes: Any) -> AnyArray:
-    """Return sizes as int64 where they are integers whose sums fit, else as float64."""
-    try:
-        array = np.asarray(sizes)
-    except (TypeError, ValueError, RuntimeError) as error:
-        msg = f"`sizes` must be an array of numbers, got {kind_of(sizes)}: {error}"
-        raise TypeError(msg) from error
-    if array.size == 0 and array.ndim == 1:
-        return np.empty(0, np.int64)
-    if array.dtype.kind == "O" and all(isinstance(size, int) for size in array.flat):
-        # Integers beyond int64: no budget in sight holds them, and as floats they compare as they should.
-        array = array.astype(np.float64)
-    if array.dtype.kind not in "iuf":
-        msg = f"`sizes` must be integers or floats, got {array.dtype}"
-        raise TypeError(msg)
-    if array.ndim != 1:
-        msg = f"`sizes` must be 1-D, got shape {array.shape}"
-        raise ValueError(msg)
-    check_sizes("sizes", array)
-    fits = array.dtype.kind != "f" and int(array.max()) * array.size < 2**62
-    return array.astype(np.int64 if fits else np.float64, copy=False)
+def _exact(matrix: AnyArray, price: Price) -> AnyArray:
+    """Return the sizes as floats where the integer loops might overflow."""
+    if matrix.dtype.kind == "f" or len(matrix) == 0:
+        return matrix
+    largest = int(matrix.max()) + price.extra + price.multiple_of
+    return matrix if largest * (len(matrix) + 1) < 2**62 else matrix.astype(np.float64)
 
 
-def _over_budget(values: AnyArray, cost: Cost, budget: float) -> IntArray:
-    """Return the indices of the elements that alone cost too much, ascending."""
-    alone = np.asarray(cost(np.ones(values.size, np.int64), values, values))
-    if alone.shape != values.shape:
-        msg = f"`cost` must return one number per batch: got shape {alone.shape} for {values.size} batches"
-        raise ValueError(msg)
-    return np.flatnonzero(~(alone <= budget))  # NaN is over
+def _deal(
+    sequenced: Sequenced, matrix: AnyArray, kept: AnyArray | None, alone: IntArray, stream: tuple[int, ...] | None
+) -> Batches:
+    """Make the batches, in the numbering of all elements, with those that are alone among them."""
+    order, ordered, templates = sequenced
+    if kept is not None:
+        order = kept[order]
+    if alone.size:
+        order = np.concatenate([order, alone.astype(order.dtype)])
+        ordered = np.concatenate([ordered, matrix[alone].astype(ordered.dtype)])
+        templates = [*templates, from_ends(1, np.arange(alone.size + 1))]
+    return deal(order, ordered, templates, stream)
 
 
-def _shuffle_batches(order: IntArray, offsets: IntArray, keys: AnyArray) -> tuple[IntArray, IntArray]:
-    shuffled = np.argsort(keys, kind="stable")
-    items = np.diff(offsets)[shuffled]
-    ends = np.cumsum(items)
-    # Element j of the new order: its batch's old start, plus its place within the batch.
-    source = np.repeat(offsets[:-1][shuffled] - (ends - items), items) + np.arange(order.size)
-    return order[source], np.concatenate([[0], ends])
-
-
-def _describe(
-    values: AnyArray, order: IntArray, offsets: IntArray, skipped: IntArray, cost: Cost, budget: float
-) -> Plan:
-    fits = values.size <= np.iinfo(np.int32).max
-    index_type = np.int32 if fits else np.int64
-    sizes, items = values[order], np.diff(offsets)
+def _finish(batches: Batches, skipped: AnyArray, price: Price, *, flat: bool) -> Plan:
+    items = np.diff(batches.offsets)
+    cost = (
+        price.of(items, batches.longest, batches.total) if items.size else np.zeros((0, price.budgets.size), np.int64)
+    )
+    single = price.budgets.size == 1
+    largest = 0.0
     if items.size:
-        longest, total = np.maximum.reduceat(sizes, offsets[:-1]), np.add.reduceat(sizes, offsets[:-1])
-    else:
-        longest = total = sizes
+        cost = price.of(items, batches.longest, batches.total)
+        top = batches.longest.max(axis=0, keepdims=True)
+        largest = float((price.of(np.ones(1, np.int64), top, top) / price.budgets).max())
     return Plan(
-        indices=order.astype(index_type),
-        offsets=offsets.astype(np.int64),
-        cost=np.array(cost(items, longest, total)),
-        longest=longest,
-        total=total.copy(),
-        skipped=skipped.astype(index_type),
-        budget=budget,
+        indices=batches.indices,
+        offsets=batches.offsets,
+        cost=np.array(cost[:, 0] if single else cost),
+        longest=batches.longest[:, 0].copy() if flat else batches.longest,
+        total=batches.total[:, 0].copy() if flat else batches.total,
+        skipped=skipped,
+        budget=np.array(price.budgets[0] if single else price.budgets),
+        largest_cost=np.array(largest),
     )

@@ -1,0 +1,100 @@
+"""What a plan makes of its budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from bionemo.size_aware_batching.plan._plan import Plan
+
+__all__ = ["PlanSummary", "WorstBatch", "summarise"]
+
+_WORST = 5
+_PERCENTILES = (0, 25, 50, 75, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class WorstBatch:
+    """A costly batch: its number, its cost over its budget, and its shape."""
+
+    batch: int
+    budget_used: float
+    items: int
+    longest: float | tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSummary:
+    """The figures of a plan; printed, a few lines. Of an empty plan all shares are 0.
+
+    Attributes:
+        batches: number of batches.
+        elements: number of elements in them.
+        skipped: number of elements left out.
+        uniform: number of batches whose elements are all of one size.
+        padding_fraction: share of items x longest that is no element's; of the first measure.
+        slack_fraction: unused budget over all budgets.
+        budget_used_mean: mean of cost over budget; with several budgets of the one that is used most.
+        budget_used_min: the smallest.
+        budget_used_max: the largest.
+        items_percentiles: number of elements in a batch: minimum, quartiles, maximum.
+        largest_element_fraction: what the largest element costs alone, over the budget.
+        worst: the costliest batches, the costliest first.
+    """
+
+    batches: int
+    elements: int
+    skipped: int
+    uniform: int
+    padding_fraction: float
+    slack_fraction: float
+    budget_used_mean: float
+    budget_used_min: float
+    budget_used_max: float
+    items_percentiles: tuple[float, ...]
+    largest_element_fraction: float
+    worst: tuple[WorstBatch, ...]
+
+    def __str__(self) -> str:
+        low, *_, high = self.items_percentiles
+        return (
+            f"{self.batches} batches of {self.elements} elements ({self.skipped} skipped), {self.uniform} uniform\n"
+            f"budget used {self.budget_used_mean:.1%} on average, {self.budget_used_min:.1%} at least; "
+            f"padding {self.padding_fraction:.1%}\n"
+            f"{low:.0f} to {high:.0f} elements a batch, median {self.items_percentiles[2]:g}; "
+            f"largest element {self.largest_element_fraction:.1%} of the budget"
+        )
+
+
+def summarise(plan: Plan) -> PlanSummary:
+    """Compute the figures of a plan."""
+    items = plan.items
+    padded = items * (plan.longest if plan.longest.ndim == 1 else plan.longest[:, 0])
+    real = plan.total if plan.total.ndim == 1 else plan.total[:, 0]
+    whole, filled = float(padded.sum(dtype=np.float64)), float(real.sum(dtype=np.float64))
+    used = (plan.cost / plan.budget).reshape(len(plan), -1).max(axis=1, initial=0.0)
+    some = used if used.size else np.zeros(1)
+    costliest = np.argsort(-used, kind="stable")[:_WORST]
+    return PlanSummary(
+        batches=len(plan),
+        elements=plan.indices.size,
+        skipped=plan.skipped.size,
+        uniform=int(plan.uniform.sum()),
+        padding_fraction=(whole - filled) / whole if whole else 0.0,
+        slack_fraction=float(np.maximum(1 - some, 0).mean()) if used.size else 0.0,
+        budget_used_mean=float(some.mean()),
+        budget_used_min=float(some.min()),
+        budget_used_max=float(some.max()),
+        items_percentiles=tuple(np.percentile(items if items.size else [0], _PERCENTILES).tolist()),
+        largest_element_fraction=float(plan.largest_cost),
+        worst=tuple(
+            WorstBatch(b, float(used[b]), int(items[b]), _plain(plan.longest[b].tolist())) for b in costliest.tolist()
+        ),
+    )
+
+
+def _plain(longest: float | list[float]) -> float | tuple[float, ...]:
+    return tuple(longest) if isinstance(longest, list) else longest
