@@ -11,6 +11,7 @@ from bionemo.size_aware_batching.memory import BatchShape, MemoryModel, Profile
 from bionemo.size_aware_batching.plan import PaddedCost, Plan, SumCost, plan_batches
 from bionemo.size_aware_batching.sampler import (
     BucketBatchSampler,
+    BudgetBatchSampler,
     SizeAwareBatchSampler,
     create_buckets,
     size_aware_batching,
@@ -19,6 +20,7 @@ from bionemo.size_aware_batching.sampler import (
 __all__ = [
     "BatchShape",
     "BucketBatchSampler",
+    "BudgetBatchSampler",
     "MemoryModel",
     "PaddedCost",
     "Plan",
