@@ -125,12 +125,11 @@ def _cut_ascending(sizes: AnyArray, price: Price, rules: ItemRules, first_items:
     return np.array(ends, np.int64)
 
 
-def uniform_reach(sizes: AnyArray, items: IntArray, price: Price, rules: ItemRules) -> IntArray:
+def uniform_reach(sizes: AnyArray, price: Price, rules: ItemRules) -> IntArray:
     """Return how many elements of one size fit together, for each of several sizes.
 
     Args:
         sizes: (n, measures), each size once; none alone is over budget.
-        items: (n,) how many there are.
         price: cost and budget.
         rules: limits on the number of elements.
     """
@@ -138,7 +137,7 @@ def uniform_reach(sizes: AnyArray, items: IntArray, price: Price, rules: ItemRul
     def fits(tried: IntArray, rows: IntArray) -> AnyArray:
         return price.fits(tried, sizes[rows], sizes[rows] * tried[:, None])
 
-    return np.asarray(_rounded(_most_fitting(np.minimum(items, rules.max_items), fits), rules))
+    return np.asarray(_rounded(_most_fitting(np.full(len(sizes), rules.max_items), fits), rules))
 
 
 def _reach(starts: IntArray, sizes: AnyArray, sums: IntArray, price: Price, most: int) -> IntArray:

@@ -24,6 +24,7 @@ __all__ = [
     "emit",
     "fill_buckets",
     "pack",
+    "pack_exactly",
     "permute",
     "shapes",
     "sort_counted",
@@ -295,6 +296,81 @@ def shapes(sizes: AnyArray, offsets: IntArray, longest: AnyArray, total: AnyArra
                 long = max(long, sizes[i, c])
                 summed += sizes[i, c]
             longest[b, c], total[b, c] = long, summed
+
+
+@_jit
+def _available(last: IntArray, i: int) -> int:
+    """Return the largest value number up to `i` of which elements are left, 0 if none; shortens the path to it."""
+    while last[i] != i:
+        last[i] = last[last[i]]
+        i = last[i]
+    return i
+
+
+@_jit
+def _up_to(values: IntArray, size: int) -> int:
+    """Return how many of the ascending values are at most `size`."""
+    low, high = 0, values.size
+    while low < high:
+        middle = (low + high) // 2
+        if values[middle] <= size:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@_jit
+def pack_exactly(
+    values: IntArray, ends: IntArray, capacity: int, max_items: int, slot_batch: AnyArray, slot_place: AnyArray
+) -> int:
+    """Pack batch after batch: the largest that fits, and for the last two the pair that leaves the least room.
+
+    Args:
+        values: (v,) distinct sizes, ascending, each at most `capacity`.
+        ends: (v + 1,) where the elements of each size begin and end in the order of slots; used up here.
+        capacity: the largest sum.
+        max_items: the largest number of elements in a batch.
+        slot_batch: (n,), receives the batch of each element.
+        slot_place: (n,), receives its place there.
+
+    Returns:
+        The number of batches.
+    """
+    # Value numbers from 1; last[i] leads to the largest one up to i that is not used up.
+    last = np.arange(values.size + 1)
+    begins = ends[:-1].copy()
+    batches = 0
+    while _available(last, values.size) > 0:
+        room, items = capacity, 0
+        while items < max_items:
+            first = _available(last, min(_up_to(values, room), values.size))
+            if first == 0:
+                break
+            second = 0
+            if items + 1 < max_items and values[first - 1] * 2 >= room:
+                # At most two of this size fit: look for the pair that fills the room best.
+                least, i = room - values[first - 1], first
+                while i > 0 and least > 0:
+                    rest = room - values[i - 1]
+                    j = _available(last, _up_to(values, rest))
+                    if j == i and ends[i] - begins[i - 1] < 2:
+                        j = _available(last, i - 1)
+                    if j > 0 and rest - values[j - 1] < least:
+                        least, first, second = rest - values[j - 1], i, j
+                    if values[i - 1] * 2 < room:
+                        break
+                    i = _available(last, i - 1)
+            for i in (first, second):
+                if i > 0:
+                    ends[i] -= 1
+                    slot_batch[ends[i]], slot_place[ends[i]] = batches, items
+                    items += 1
+                    room -= values[i - 1]
+                    if ends[i] == begins[i - 1]:
+                        last[i] = i - 1
+        batches += 1
+    return batches
 
 
 @_jit

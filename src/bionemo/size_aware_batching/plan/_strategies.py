@@ -20,7 +20,7 @@ __all__ = ["Sequenced", "best_fit", "by_size", "in_order"]
 _TIES, _PHASE = 1, 4
 # Blocks of up to this many neighbours, as long as each copy of the template keeps that many batches: then a batch spans
 # so little of all sizes that the mixing costs no padding to speak of.
-_MOST_STRATA, _BATCHES_A_COPY = 16, 64
+_MOST_STRATA, _BATCHES_A_COPY = 16, 400
 # A template with fewer batches keeps its last, unfilled one: cutting those elements by themselves would leave a good
 # part of all elements without new companions.
 _ENOUGH_BATCHES = 8
@@ -151,7 +151,7 @@ def _uniform(
     """
     runs = np.unique(runs)
     items = np.diff(runs)
-    reach = uniform_reach(ordered[runs[:-1]], items, price, rules)
+    reach = uniform_reach(ordered[runs[:-1]], price, rules)
     full = items // reach
     taken = np.repeat(full * reach, items)
     front = np.arange(order.size) - np.repeat(runs[:-1], items) < taken
