@@ -43,11 +43,28 @@ def test_text_is_read(text, count):
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "B", "GiB", "-1", "+1", "1,5GB", "1.GB", ".5GB", "1e9", "0x10", "nan", "inf", "16 GiB free", "16XB", "1 0"],
+    [
+        "",
+        " ",
+        "B",
+        "GiB",
+        "-1",
+        "+1",
+        "1,5GB",
+        "1.GB",
+        ".5GB",
+        "1e9",
+        "0x10",
+        "nan",
+        "inf",
+        "16 GiB free",
+        "16XB",
+        "1 0",
+    ],
 )
 def test_text_that_is_no_number_of_bytes(text):
     """Signs, exponents, other separators and unknown units are refused with what to write."""
-    with pytest.raises(ValueError, match="not a number of bytes: .*write for example 512MiB, 16GiB or 4096"):
+    with pytest.raises(ValueError, match=r"not a number of bytes: .*write for example 512MiB, 16GiB or 4096"):
         parse_bytes(text)
 
 
@@ -58,7 +75,6 @@ def test_nothing_is_no_number_of_bytes(text):
         parse_bytes(text)
 
 
-@pytest.mark.xfail(reason="as a float the number is infinite", raises=OverflowError, strict=True)
 def test_number_with_hundreds_of_digits():
     """A number beyond all floats is refused, or read."""
     with pytest.raises(ValueError, match="number of bytes"):

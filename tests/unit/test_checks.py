@@ -17,7 +17,15 @@ class Level(enum.IntEnum):
 
 @pytest.mark.parametrize(
     ("value", "number"),
-    [(3, 3), (0, 0), (np.int8(3), 3), (np.uint64(2**64 - 1), 2**64 - 1), (torch.tensor(3), 3), (Level.TWO, 2), (10**30, 10**30)],
+    [
+        (3, 3),
+        (0, 0),
+        (np.int8(3), 3),
+        (np.uint64(2**64 - 1), 2**64 - 1),
+        (torch.tensor(3), 3),
+        (Level.TWO, 2),
+        (10**30, 10**30),
+    ],
 )
 def test_integers_of_every_kind(value, number):
     """Whatever counts as an integer is returned as Python's own."""

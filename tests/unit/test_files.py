@@ -16,9 +16,9 @@ def test_file_appears_when_the_block_ends(tmp_path):
     with replace_file(path) as file:
         file.write(b"new")
         assert not path.exists()
-        assert 1 == len(os.listdir(tmp_path))
+        assert 1 == len(list(tmp_path.iterdir()))
     assert b"new" == path.read_bytes()
-    assert ["file"] == os.listdir(tmp_path)
+    assert ["file"] == [path.name for path in tmp_path.iterdir()]
 
 
 def test_file_is_replaced(tmp_path):
@@ -46,7 +46,7 @@ def test_failed_block_leaves_everything_as_it_was(tmp_path, error):
     with pytest.raises(error, match="stop"):
         write()
     assert b"old" == path.read_bytes()
-    assert ["file"] == os.listdir(tmp_path)
+    assert ["file"] == [path.name for path in tmp_path.iterdir()]
 
 
 def test_place_that_cannot_be_taken(tmp_path):
@@ -59,7 +59,7 @@ def test_place_that_cannot_be_taken(tmp_path):
 
     with pytest.raises(OSError, match="file"):
         write()
-    assert ["file"] == os.listdir(tmp_path)
+    assert ["file"] == [path.name for path in tmp_path.iterdir()]
 
 
 def test_folder_that_is_not_there(tmp_path):
@@ -110,7 +110,7 @@ def test_numbers_that_json_does_not_know(tmp_path, value):
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_document(tmp_path / "file", "a kind", 1, {"number": value})
     assert 1 == read_document(tmp_path / "file", "a kind", 1)["number"]
-    assert ["file"] == os.listdir(tmp_path)
+    assert ["file"] == [path.name for path in tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\x80\x81", b'{"kind": "a kind", "version": 1', b"[" * 10**5])
@@ -122,7 +122,9 @@ def test_what_is_not_json(tmp_path, data):
     assert caught.value.__cause__ is not None
 
 
-@pytest.mark.parametrize("text", ["[]", "3", "null", '"a kind"', "{}", '{"kind": null}', '{"kind": "A KIND", "version": 1}'])
+@pytest.mark.parametrize(
+    "text", ["[]", "3", "null", '"a kind"', "{}", '{"kind": null}', '{"kind": "A KIND", "version": 1}']
+)
 def test_what_is_another_document(tmp_path, text):
     """JSON that is no object of that kind is refused."""
     (tmp_path / "file").write_text(text)
@@ -134,11 +136,10 @@ def test_what_is_another_document(tmp_path, text):
 def test_what_is_no_version(tmp_path, version):
     """A version is a whole number from one to the release's own."""
     (tmp_path / "file").write_text(f'{{"kind": "a kind", "version": {version}}}')
-    with pytest.raises(FileFormatError, match="a kind file of version .*; this release reads versions up to 1"):
+    with pytest.raises(FileFormatError, match=r"a kind file of version .*; this release reads versions up to 1"):
         read_document(tmp_path / "file", "a kind", 1)
 
 
-@pytest.mark.xfail(reason="Python's limit on digits is a plain ValueError", raises=ValueError, strict=True)
 def test_number_with_thousands_of_digits(tmp_path):
     """A number that Python refuses to read makes the file no less damaged."""
     (tmp_path / "file").write_text(f'{{"kind": "a kind", "version": {"1" * 5000}}}')

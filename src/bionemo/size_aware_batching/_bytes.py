@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 __all__ = ["format_bytes", "parse_bytes"]
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?)B?|B)?\s*", re.IGNORECASE)
+_PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(i?)B?|B)?\s*", re.IGNORECASE | re.ASCII)
 _DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -29,13 +30,13 @@ def parse_bytes(text: str) -> int:
     """
     match = _PATTERN.fullmatch(text)
     if match is None:
-        msg = f"not a number of bytes: {text!r}; write for example 512MiB, 16GiB or 4096"
+        msg = f"not a number of bytes: {text!r:.40}; write for example 512MiB, 16GiB or 4096"
         raise ValueError(msg)
     number, unit, binary = match[1], (match[2] or "").upper(), match[3]
     decimal = unit and not binary and text.strip().upper().endswith("B")
-    count = int(float(number) * (_DECIMAL if decimal else _UNITS)[unit])
+    count = int(Decimal(number) * (_DECIMAL if decimal else _UNITS)[unit])
     if count <= 0:
-        msg = f"a number of bytes must be positive, got {text!r}"
+        msg = f"a number of bytes must be positive, got {text!r:.40}"
         raise ValueError(msg)
     return count
 

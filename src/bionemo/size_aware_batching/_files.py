@@ -53,7 +53,7 @@ def read_document(path: str | os.PathLike[str], kind: str, version: int) -> dict
     """
     try:
         body = json.loads(Path(path).read_bytes())
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         msg = f"{path} is not a JSON file: {error}"
         raise FileFormatError(msg) from error
     if not isinstance(body, dict) or body.get("kind") != kind:
@@ -61,6 +61,6 @@ def read_document(path: str | os.PathLike[str], kind: str, version: int) -> dict
         raise FileFormatError(msg)
     found = body.get("version")
     if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= version:
-        msg = f"{path} is a {kind} file of version {found!r}; this release reads versions up to {version}"
+        msg = f"{path} is a {kind} file of version {found!r:.20}; this release reads versions up to {version}"
         raise FileFormatError(msg)
     return body

@@ -29,7 +29,7 @@ OUT_OF_MEMORY = {
         "allocate 1125899906842624 bytes. Error code 12 (Cannot allocate memory)"
     ),
     "the CPU's allocator on Windows": RuntimeError(
-        "[enforce fail at alloc_cpu.cpp:72] data. DefaultCPUAllocator: not enough memory: you tried to allocate 1 bytes."
+        "[enforce fail at alloc_cpu.cpp:72] DefaultCPUAllocator: not enough memory: you tried to allocate 1 bytes."
     ),
     "Vulkan": RuntimeError("vkAllocateMemory failed: ErrorOutOfMemory"),
     "another case": RuntimeError("Cuda Out Of Memory"),

@@ -1,5 +1,6 @@
 """`measure_peaks` on a CPU: records, warm-up, order of calls, errors, random states."""
 
+import gc
 import io
 import logging
 import random
@@ -18,11 +19,21 @@ CPU = torch.device("cpu")
 MIB = 2**20
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _small_heap():
+    """Keep what exists already out of the garbage collector's way, which every measured step calls."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 class Untouchable:
     """A data set whose elements nobody may ask for."""
 
     def __len__(self):
         pytest.fail("asked for the length")
+        return 0
 
     def __iter__(self):
         pytest.fail("asked for the elements")
@@ -123,15 +134,13 @@ class Mapped(Dataset):
         return [3, 5][index]
 
 
-@pytest.mark.xfail(reason="a `__len__` that raises TypeError is taken for a length", raises=TypeError, strict=True)
 def test_data_loader_of_unknown_length_is_a_data_set():
     """A DataLoader over a stream has `__len__`, which raises: it has no known length."""
     assert [3, 5] == measure(DataLoader(Stream(), batch_size=None), lambda n: allocate(int(n))).features
 
 
-@pytest.mark.xfail(reason="torch's map-style data sets have no `__iter__`", raises=TypeError, strict=True)
 def test_map_style_data_set_is_a_data_set():
-    """torch's own kind of data set is iterated by its items."""
+    """A map-style data set of torch is iterated by its items."""
     assert [3, 5] == measure(Mapped()).features
 
 
@@ -143,10 +152,18 @@ def test_empty_data_set():
 BAD_ARGUMENTS = {
     "device is a number": ({"device": 0}, TypeError, "`device` must be a torch.device or its name, got int"),
     "device is None": ({"device": None}, TypeError, "`device` must be a torch.device or its name, got NoneType"),
-    "device is nothing": ({"device": "nowhere"}, ValueError, "`device` must be a device that torch knows, got 'nowhere'"),
+    "device is nothing": (
+        {"device": "nowhere"},
+        ValueError,
+        "`device` must be a device that torch knows, got 'nowhere'",
+    ),
     "device is no text": ({"device": ""}, ValueError, "`device` must be a device that torch knows, got ''"),
     "device has no memory": ({"device": "meta"}, ValueError, "accelerator that counts its peak memory, got meta"),
-    "device is absent": ({"device": "cuda:97"}, ValueError, r"`device` cuda:97 is not there: torch sees \d+ cuda devices"),
+    "device is absent": (
+        {"device": "cuda:97"},
+        ValueError,
+        r"`device` cuda:97 is not there: torch sees \d+ cuda devices",
+    ),
     "work is no function": ({"work": 5}, TypeError, "`work` must be callable, got int"),
     "work is None": ({"work": None}, TypeError, "`work` must be callable, got NoneType"),
     "cleanup is no function": ({"cleanup": "now"}, TypeError, "`cleanup` must be callable, got str"),
@@ -325,6 +342,51 @@ def test_running_out_of_memory_in_cleanup():
     assert ["oom", "ok"] == [record.status for record in profile]
 
 
+def test_error_of_cleanup_after_running_out_of_memory():
+    """What fails in `cleanup` because the step ran out of memory is no error of its own."""
+    calls = iter([True, False])
+    profile = measure([2**50, 5], cleanup=lambda: 1 // 0 if next(calls) else None)
+    assert ["oom", "ok"] == [record.status for record in profile]
+
+
+HANDLED = pytest.mark.xfail(
+    reason="the error that was being handled is asked instead of the one that was raised",
+    raises=RuntimeError,
+    strict=True,
+)
+
+
+@HANDLED
+def test_running_out_of_memory_while_handling_an_error():
+    """A step that makes what it did not find in a cache, and runs out of memory over it, has run out of memory."""
+
+    def work(count):
+        try:
+            return {}[count]
+        except KeyError:
+            return allocate(count)
+
+    assert ["oom", "ok"] == [record.status for record in measure([2**50, 5], work)]
+
+
+@HANDLED
+def test_measuring_while_handling_an_error():
+    """Measuring from within an `except`, to find out what fits, works as anywhere else."""
+    try:
+        raise KeyError
+    except KeyError:
+        profile = measure([2**50, 5])
+    assert ["oom", "ok"] == [record.status for record in profile]
+
+
+def test_log_holds_no_tensors(caplog):
+    """What is logged about a lack of memory is text: an error would keep the step's tensors alive."""
+    measure([2**50])
+    record = next(record for record in caplog.records if "out of memory" in record.getMessage())
+    assert [] == [value for value in record.args or () if isinstance(value, BaseException)]
+    assert record.exc_info is None
+
+
 def test_errors_of_the_data_set_pass():
     """What the data set raises reaches the caller, even when it is about memory: there is no element to blame."""
 
@@ -357,8 +419,7 @@ def test_random_states_are_put_back(fails):
     assert expected == draw()
 
 
-@pytest.mark.xfail(reason="only torch's random state is put back", raises=AssertionError, strict=True)
-@pytest.mark.parametrize(("seed", "number"), [(random.seed, random.random), (np.random.seed, np.random.random)])  # noqa: NPY002
+@pytest.mark.parametrize(("seed", "number"), [(random.seed, random.random), (np.random.seed, np.random.random)])
 def test_other_random_states_are_put_back(seed, number):
     """Steps that augment with Python's or numpy's random numbers change nothing that follows either."""
     seed(3)

@@ -76,14 +76,14 @@ def test_account_adds_up():
 @pytest.mark.parametrize("limit", ["0%", "100.1%", "11GiB", 10 * GIB + 1, 16 * GIB])
 def test_limit_beyond_what_is_there(limit):
     """A limit of nothing or of more than is available is refused with what is available and why."""
-    with pytest.raises(ValueError, match=r"at most the 10 GiB available on a card \(16 GiB less 6 GiB used outside"):
+    with pytest.raises(ValueError, match=r"at most what a card has, 10 GiB \(16 GiB less 6 GiB used outside"):
         budget_of(limit)
 
 
 @pytest.mark.parametrize("limit", ["90%", 1])
 def test_nothing_is_available(limit):
     """Where others use everything there is no budget."""
-    with pytest.raises(ValueError, match="at most the 0 B available"):
+    with pytest.raises(ValueError, match="at most what a card has, 0 B"):
         budget_of(limit, outside=16 * GIB)
 
 
@@ -108,11 +108,8 @@ def test_limit_of_another_kind(limit):
         budget_of(limit)
 
 
-@pytest.mark.xfail(
-    reason="as a float the number is infinite, and infinity is no int", raises=OverflowError, strict=True
-)
 @pytest.mark.parametrize("limit", ["9" * 400 + "%", "9" * 400, "9" * 400 + "GiB"])
 def test_limit_beyond_all_numbers(limit):
     """Hundreds of digits are refused like any other limit that is too large."""
-    with pytest.raises(ValueError, match="available|number of bytes"):
+    with pytest.raises(ValueError, match=r"at most what a card has"):
         budget_of(limit)

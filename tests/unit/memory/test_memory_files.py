@@ -4,7 +4,9 @@ import json
 import math
 import os
 
+import numpy as np
 import pytest
+import torch
 
 from bionemo.size_aware_batching.errors import FileFormatError
 from bionemo.size_aware_batching.memory import BatchShape, MemoryModel, PeakRecord, Profile
@@ -127,7 +129,7 @@ def test_other_versions_are_refused(saved, version, tmp_path):
 def test_missing_kind_or_version(saved, name, tmp_path):
     """A document that does not say what it is, or in which version, is refused."""
     path = damaged(saved, tmp_path / "file", lambda document: document.pop(name))
-    with pytest.raises(FileFormatError, match="not a size-aware-batching|of version None"):
+    with pytest.raises(FileFormatError, match=r"not a size-aware-batching|of version None"):
         type(saved).load(path)
 
 
@@ -139,7 +141,7 @@ def test_every_key_is_needed(saved, tmp_path):
     assert len(keys) >= 3
     for key in keys:
         path = damaged(saved, tmp_path / "file", lambda document, key=key: document.pop(key))
-        with pytest.raises(FileFormatError, match=rf"damaged size-aware-batching .*{key}"):
+        with pytest.raises(FileFormatError, match=r"damaged size-aware-batching .* file: KeyError"):
             type(saved).load(path)
 
 
@@ -197,6 +199,11 @@ def test_impossible_models_are_refused(change, tmp_path):
         {"features": {}},
         {"features": {"shape": [1, 2]}},
         {"features": {"shape": 3}},
+        {"features": {"shape": [1, 2, 3], "dict": {}}},
+        {"features": {"dict": [1]}},
+        {"features": {"another": [1, 2, 3]}},
+        {"features": [1, math.inf]},
+        {"features": [[{"dict": {"a": math.nan}}]]},
     ],
     ids=repr,
 )
@@ -211,7 +218,7 @@ def test_impossible_records_are_refused(change, tmp_path):
 def test_every_field_of_a_record_is_needed(name, tmp_path):
     """A record without one of its fields is damaged."""
     path = damaged(PROFILE, tmp_path / "file", lambda document: document["records"][1].pop(name))
-    with pytest.raises(FileFormatError, match=rf"damaged size-aware-batching profile file.*{name}"):
+    with pytest.raises(FileFormatError, match="damaged size-aware-batching profile file: KeyError"):
         Profile.load(path)
 
 
@@ -223,12 +230,6 @@ def test_records_of_another_kind_are_refused(records, tmp_path):
         Profile.load(path)
 
 
-OVERFLOW = pytest.mark.xfail(
-    reason="OverflowError is not turned into FileFormatError", raises=OverflowError, strict=True
-)
-
-
-@OVERFLOW
 @pytest.mark.parametrize(
     "change", [{"fixed_bytes": 10**400}, {"measurements": math.inf}, {"coefficients": {"items": 10**400}}]
 )
@@ -239,10 +240,9 @@ def test_numbers_beyond_a_model_are_refused(change, tmp_path):
         MemoryModel.load(path)
 
 
-@OVERFLOW
 def test_numbers_beyond_a_profile_are_refused(tmp_path):
     """Numbers that overflow are no measurements."""
-    path = damaged(PROFILE, tmp_path / "file", lambda document: document.update(warmup=math.inf))
+    path = damaged(PROFILE, tmp_path / "file", lambda document: document.update(warmup=10**400))
     with pytest.raises(FileFormatError, match="damaged"):
         Profile.load(path)
     path = damaged(PROFILE, tmp_path / "file", lambda document: document["records"][0].update(seconds=10**400))
@@ -250,7 +250,6 @@ def test_numbers_beyond_a_profile_are_refused(tmp_path):
         Profile.load(path)
 
 
-@pytest.mark.xfail(reason="only what `work` returns on the first level was checked", strict=True)
 @pytest.mark.parametrize(
     "change",
     [
@@ -262,6 +261,9 @@ def test_numbers_beyond_a_profile_are_refused(tmp_path):
         {"features": {"shape": "abc"}},
         {"features": {"shape": [math.nan, 1, 1]}},
         {"status": "oom"},
+        {"status": "oom", "peak_bytes": None},
+        {"seconds": True},
+        {"index": 2**63},
     ],
     ids=repr,
 )
@@ -272,19 +274,36 @@ def test_more_impossible_records_are_refused(change, tmp_path):
         Profile.load(path)
 
 
-@pytest.mark.xfail(reason="a dict is written but read as a batch shape", raises=FileFormatError, strict=True)
-def test_features_in_a_dict_come_back(tmp_path):
-    """Features that can be saved can be loaded."""
-    profile = Profile((PeakRecord(0, {"atoms": 3}, 10, None, None, 0, "ok", 0.1),), "cpu")
-    profile.save(tmp_path / "file")
-    assert profile == Profile.load(tmp_path / "file")
+@pytest.mark.parametrize(
+    ("features", "loaded"),
+    [
+        ({"atoms": 3, "name": None}, {"atoms": 3, "name": None}),
+        ({"shape": [1, 2, 3]}, {"shape": [1, 2, 3]}),
+        ({"dict": {"shape": BatchShape(1, 2, 3)}}, {"dict": {"shape": BatchShape(1, 2, 3)}}),
+        ((1, [BatchShape(1, 2, 3), "a"]), [1, [BatchShape(1, 2, 3), "a"]]),
+        (BatchShape(np.int64(3), np.float32(0.5), torch.tensor(7)), BatchShape(3, 0.5, 7)),
+        (np.array([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
+        (torch.tensor([1.5, 2.0]), [1.5, 2.0]),
+        (np.float64(1.5), 1.5),
+        (True, True),
+        ({}, {}),
+    ],
+    ids=repr,
+)
+def test_features_come_back(features, loaded, tmp_path):
+    """Features of numbers, text, lists and dicts come back, those of numpy and torch as Python's own."""
+    Profile((PeakRecord(0, features, 10, None, None, 0, "ok", 0.1),), "cpu").save(tmp_path / "file")
+    record = Profile.load(tmp_path / "file")[0]
+    assert loaded == record.features
+    assert type(loaded) is type(record.features)
 
 
 @pytest.mark.parametrize(("features", "error", "text"), [
-    ({1, 2}, TypeError, "not JSON serializable"),
-    (object(), TypeError, "not JSON serializable"),
-    (math.nan, ValueError, "not JSON compliant"),
-    (BatchShape(1, math.inf, 1), ValueError, "not JSON compliant"),
+    ({1, 2}, TypeError, "the features at index 0 cannot be saved: they hold set"),
+    ([3, object()], TypeError, "the features at index 0 cannot be saved: they hold object"),
+    ({3: "a key"}, TypeError, "the features at index 0 cannot be saved: they hold dict"),
+    (math.nan, ValueError, "the features at index 0 cannot be saved: they hold nan"),
+    (BatchShape(1, math.inf, 1), ValueError, "the features at index 0 cannot be saved: they hold inf"),
 ])  # fmt: skip
 def test_features_that_json_cannot_hold(features, error, text, tmp_path):
     """Features that cannot be written are refused, and the old file is still there, alone."""
@@ -292,7 +311,7 @@ def test_features_that_json_cannot_hold(features, error, text, tmp_path):
     with pytest.raises(error, match=text):
         Profile((PeakRecord(0, features, 10, None, None, 0, "ok", 0.1),), "cpu").save(tmp_path / "file")
     assert PROFILE == Profile.load(tmp_path / "file")
-    assert ["file"] == os.listdir(tmp_path)
+    assert ["file"] == [path.name for path in tmp_path.iterdir()]
 
 
 @BOTH
@@ -307,7 +326,7 @@ def test_failed_save_leaves_the_old_file(saved, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         saved.save(tmp_path / "file")
     assert "the old one" == (tmp_path / "file").read_text()
-    assert ["file"] == os.listdir(tmp_path)
+    assert ["file"] == [path.name for path in tmp_path.iterdir()]
 
 
 @BOTH

@@ -51,7 +51,7 @@ def test_terms_are_recovered(names):
     shapes = padded_shapes()
     model = MemoryModel().fit(shapes, [true_peak(shape, names) for shape in shapes])
     assert {name: pytest.approx(MEANING[name][1], rel=1e-3) for name in names} == model.coefficients
-    unseen = padded_shapes(seed=1) + [BatchShape(100, 1000, 70_000)]
+    unseen = [*padded_shapes(seed=1), BatchShape(100, 1000, 70_000)]
     expected = [true_peak(shape, names) for shape in unseen]
     assert pytest.approx(expected, rel=1e-3) == model.predict(unseen).tolist()
 

@@ -52,10 +52,12 @@ def test_large_numbers_fit_eighty_columns():
 def test_cells_of_a_row():
     """A row has its name, counts, shares, peaks, throughput, and the speed against the first row."""
     lines = rendered(ROWS).splitlines()
-    assert ["real", "residues/s"] == [word for line in lines[:2] for word in line.split() if word.startswith(("real", "residues"))]
-    assert "fixed batch size 1,050 60.0% 87.6% 490 MiB 511 MiB 1,000 1.00x".split() == lines[2].split()
-    assert "bucket + size-aware 310 12.3% 87.6% 490 MiB 480 MiB 2,500 2.50x".split() == lines[3].split()
-    assert "planned by size 1,234 12.3% 87.6% 490 MiB 1023 MiB 500 0.50x".split() == lines[4].split()
+    assert ["real", "residues/s"] == [
+        word for line in lines[:2] for word in line.split() if word.startswith(("real", "residues"))
+    ]
+    assert "fixed batch size 1,050 60.0% 87.6% 490 MiB 511 MiB 1,000 1.00x" == " ".join(lines[2].split())
+    assert "bucket + size-aware 310 12.3% 87.6% 490 MiB 480 MiB 2,500 2.50x" == " ".join(lines[3].split())
+    assert "planned by size 1,234 12.3% 87.6% 490 MiB 1023 MiB 500 0.50x" == " ".join(lines[4].split())
 
 
 def test_unit_is_in_the_heading():
@@ -83,7 +85,9 @@ EPOCHS = {"one": np.array([[3, 50, 140], [2, 100, 190.0]]), "two": np.array([[5,
 
 
 @pytest.mark.parametrize("budget", [200 * MIB, 8 * 2**30])
-@pytest.mark.parametrize("epochs", [EPOCHS, {}, {f"way {i}": EPOCHS["one"] for i in range(7)}], ids=["two", "none", "many"])
+@pytest.mark.parametrize(
+    "epochs", [EPOCHS, {}, {f"way {i}": EPOCHS["one"] for i in range(7)}], ids=["two", "none", "many"]
+)
 def test_figure_is_a_png(budget, epochs):
     """The figure is a PNG file of 1650 by 690 pixels, for any number of epochs and budgets of any unit."""
     pytest.importorskip("matplotlib")

@@ -24,7 +24,7 @@ def demo(
         typer.Option(help="Limit on a step's peak memory: 2GiB, 30%. Default: 512MiB on a CPU, 10% of a GPU."),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Batches to train of each way to batch.")] = 6,
-    seed: Annotated[int, typer.Option(min=0, help="Decides weights, order and masked residues.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Decides weights, order and masked residues.")] = 0,
     fasta: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(help="Your own proteins, plain or gzipped; default: a bundled bacterial proteome."),

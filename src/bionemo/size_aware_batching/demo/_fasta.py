@@ -44,7 +44,7 @@ def read_fasta(path: str | os.PathLike[str]) -> list[str]:
 
 def _parse(data: bytes, name: str) -> list[str]:
     sequences: list[list[str]] = []
-    for number, raw in enumerate(data.splitlines(), 1):
+    for number, raw in enumerate(data.removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
         line = raw.strip()
         if not line:
             continue

@@ -79,6 +79,7 @@ def train(
 def _spread(epoch: Epoch, model: MemoryModel, steps: int) -> list[int]:
     """Return the costliest batch, then one from the middle of each of `steps` equal parts by length."""
     by_length = np.argsort(epoch.shapes[:, 1], kind="stable")
+    steps = min(steps, by_length.size)
     middles = (np.arange(steps) + 0.5) / steps * by_length.size
     return [
         int(model.predict(epoch.shapes).argmax()),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import logging
+import random
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sized
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import numpy as np
 import torch
 from tqdm.auto import tqdm
 
@@ -83,21 +86,27 @@ def measure_peaks(
         if not callable(function) and not (name == "cleanup" and function is None):
             msg = f"`{name}` must be callable, got {kind_of(function)}"
             raise TypeError(msg)
-    if not isinstance(dataset, Iterable):
+    try:
+        elements = iter(dataset)
+    except TypeError as error:
         msg = f"`dataset` must be iterable, got {kind_of(dataset)}"
-        raise TypeError(msg)
+        raise TypeError(msg) from error
     meter = meter_for(target)
-    total = len(dataset) if isinstance(dataset, Sized) else None
+    try:
+        total = len(dataset) if isinstance(dataset, Sized) else None
+    except (TypeError, ValueError):  # only the bar wants to know, and a loader may not
+        total = None
     devices = [] if target.type == "cpu" else [target]
     kind = "cuda" if target.type == "cpu" else target.type
     with (
         torch.random.fork_rng(devices, device_type=kind),
+        _python_random_states(),
         meter.watching(),
         # disable=None: no bar where nobody watches.
         tqdm(total=total, desc="measuring", unit="step", disable=None if progress else True) as bar,
     ):
         records = []
-        for record in _records(dataset, work, cleanup, meter, warmup):
+        for record in _records(elements, work, cleanup, meter, warmup):
             records.append(record)
             bar.set_postfix_str(_describe(record), refresh=False)
             bar.update()
@@ -105,14 +114,14 @@ def measure_peaks(
 
 
 def _records(
-    dataset: Iterable[Any],
+    elements: Iterator[Any],
     work: Callable[[Any], Any],
     cleanup: Callable[[], Any] | None,
     meter: Meter,
     warmup: int,
 ) -> Iterator[PeakRecord]:
     cold = warmup
-    for index, data in enumerate(dataset):
+    for index, data in enumerate(elements):
         failed = False
         while cold and not failed:
             _log.debug("warm-up step, not recorded, on element %d", index)
@@ -133,22 +142,37 @@ def _records(
 
 def _attempt(work: Callable[[Any], Any], data: Any, cleanup: Callable[[], Any] | None) -> tuple[bool, Any]:
     """Run one step; return whether it ran out of memory, and its features."""
+    cleaning = False
     try:
         try:
             features = work(data)
         finally:
+            cleaning = True
             if cleanup is not None:
                 cleanup()
     except Exception as error:
-        if not is_out_of_memory(error):
+        # What `cleanup` raises while another error is on its way says nothing about the step.
+        if not is_out_of_memory((cleaning and error.__context__) or error):
             raise
-        _log.debug("out of memory: %s", error)
+        # As text: a log record that held the error would hold the step's tensors.
+        _log.warning("a step ran out of memory: %.200s", str(error))
     else:
         return False, features
     # Only here, outside the `except`, is the error gone, and with it the traceback whose frames hold the step's
     # tensors; inside, nothing of them could be freed.
     gc.collect()
     return True, None
+
+
+@contextmanager
+def _python_random_states() -> Iterator[None]:
+    """Put back the states of `random` and numpy, as `fork_rng` does for torch."""
+    states = random.getstate(), np.random.get_state(legacy=False)  # noqa: NPY002 - the global one
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
 
 
 def _describe(record: PeakRecord) -> str:

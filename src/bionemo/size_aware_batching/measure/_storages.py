@@ -21,8 +21,8 @@ class StorageCounter(TorchDispatchMode):
 
     A storage is counted once, however many tensors view it, from the operation that makes it until Python and
     autograd have let go of it. One that an operation reads but none has made since `begin` (weights, optimizer
-    state, data) is counted as if it had been there from the start. What a step does not touch is not counted, nor
-    what a kernel allocates and frees inside itself.
+    state, data) is counted as if it had been there from the start. Not counted is what a step does not touch, what a
+    kernel allocates and frees inside itself, and what other Python threads do.
 
     Attributes:
         live_bytes: counted now.

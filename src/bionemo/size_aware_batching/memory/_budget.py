@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from bionemo.size_aware_batching._bytes import format_bytes, parse_bytes
@@ -47,7 +48,7 @@ class MemoryBudget(int):
         count = _count(limit, available)
         if not 0 < count <= available:
             msg = (
-                f"`limit` {limit} must be positive and at most the {format_bytes(available)} available on {device} "
+                f"`limit` {limit!s:.40} must be positive and at most what {device} has, {format_bytes(available)} "
                 f"({format_bytes(total_bytes)} less {format_bytes(outside_bytes)} used outside this process's tensors)"
             )
             raise ValueError(msg)
@@ -72,6 +73,6 @@ class MemoryBudget(int):
 
 def _count(limit: Any, available: int) -> int:
     if isinstance(limit, str):
-        percent = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", limit)
-        return int(available * float(percent[1]) / 100) if percent else parse_bytes(limit)
+        percent = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", limit, re.ASCII)
+        return int(available * Decimal(percent[1]) / 100) if percent else parse_bytes(limit)
     return check_int("limit", limit, at_least=1)

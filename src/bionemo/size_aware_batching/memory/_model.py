@@ -86,7 +86,12 @@ class MemoryModel:
         if isinstance(features, Profile):
             profile = features
             features, peaks = profile.features, profile.peak_bytes
-        table, y = shape_table(features), np.asarray(peaks, np.float64)
+        table = shape_table(features)
+        try:
+            y = np.asarray(peaks, np.float64)
+        except (TypeError, ValueError, OverflowError) as error:
+            msg = f"`peaks` must be numbers: {error}"
+            raise ValueError(msg) from error
         if y.shape != (len(table),):
             msg = f"`peaks` must be one number for each of the {len(table)} features, got shape {y.shape}"
             raise ValueError(msg)
@@ -182,7 +187,8 @@ class MemoryModel:
     def __call__(self, items: Any, longest: Any, total: Any) -> Any:
         """Return the upper bound as a cost: scalars or equal-length arrays in, the same out, in bytes."""
         self._check_fitted()
-        return self._margin * self._peak(items, longest, total)
+        # Products of integers would wrap.
+        return self._margin * self._peak(*(np.asarray(value, np.float64)[()] for value in (items, longest, total)))
 
     def polynomial(self) -> tuple[float, float, dict[str, float]]:
         """Return the cost in parts, for a planner's compiled loop: the larger of a floor and a sum.
@@ -230,21 +236,24 @@ class MemoryModel:
         body = read_document(path, _KIND, _VERSION)
         try:
             model = cls(coverage=body["coverage"])
-            model._fixed = float(body["fixed_bytes"])
-            model._floor = float(body["floor_bytes"])
-            model._coefficients = {str(name): float(value) for name, value in body["coefficients"].items()}
-            model._margin = float(body["margin_factor"])
-            mean, worst = map(float, body["held_out_error"])
-            model._errors = mean, worst
-            model._measurements = int(body["measurements"])
+            terms, (mean, worst) = dict(body["coefficients"]), body["held_out_error"]
+            numbers = [
+                body["fixed_bytes"],
+                body["floor_bytes"],
+                body["margin_factor"],
+                mean,
+                worst,
+                body["measurements"],
+            ]
+            good = all(type(n) in (int, float) and 0 <= n < 2.0**1000 for n in (*numbers, *terms.values()))
+            if not good or body["margin_factor"] < 1 or not terms or not terms.keys() <= TERMS.keys():
+                raise ValueError(numbers)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            msg = f"{path} is a damaged {_KIND} file: {error!r}"
+            msg = f"{path} is a damaged {_KIND} file: {type(error).__name__}"
             raise FileFormatError(msg) from error
-        numbers = [model._fixed, model._floor, model._margin, *model._errors, *model._coefficients.values()]
-        known = set(model._coefficients) <= set(TERMS) and model._coefficients
-        if not known or not all(math.isfinite(x) and x >= 0 for x in numbers) or model._margin < 1:
-            msg = f"{path} is a damaged {_KIND} file: unknown terms or impossible numbers"
-            raise FileFormatError(msg)
+        model._fixed, model._floor, model._margin = map(float, numbers[:3])
+        model._errors, model._measurements = (float(mean), float(worst)), int(numbers[5])
+        model._coefficients = {name: float(value) for name, value in terms.items()}
         return model
 
     def __repr__(self) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from bionemo.size_aware_batching._bytes import format_bytes
 from bionemo.size_aware_batching._files import read_document, write_document
 from bionemo.size_aware_batching.errors import FileFormatError
-from bionemo.size_aware_batching.memory._shape import BatchShape
+from bionemo.size_aware_batching.memory._features import decode_features, encode_features
 
 if TYPE_CHECKING:
     import os
@@ -110,12 +110,13 @@ class Profile(Sequence[PeakRecord]):
         """Write the profile as JSON; the file is replaced whole or not at all.
 
         Raises:
-            TypeError: the features are not numbers, strings or lists of them.
+            TypeError: features are not made of numbers, text, None, lists and dicts with text as keys.
+            ValueError: a number is NaN or infinite.
         """
-        records = [asdict(record) for record in self.records]
-        for document, record in zip(records, self.records, strict=True):
-            shape = isinstance(record.features, BatchShape)
-            document["features"] = {"shape": list(record.features)} if shape else record.features
+        records = []
+        for record in self.records:
+            document = {field.name: getattr(record, field.name) for field in fields(PeakRecord)}
+            records.append(document | {"features": encode_features(record.features, record.index)})
         body = {"device": self.device, "warmup": self.warmup, "records": records}
         write_document(path, _KIND, _VERSION, body)
 
@@ -129,23 +130,31 @@ class Profile(Sequence[PeakRecord]):
         body = read_document(path, _KIND, _VERSION)
         try:
             records = tuple(_record(document) for document in body["records"])
-            return cls(records, str(body["device"]), int(body["warmup"]))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            msg = f"{path} is a damaged {_KIND} file: {error!r}"
+            warmup, device = body["warmup"], body["device"]
+            if not (_is_count(warmup) and isinstance(device, str)):
+                raise ValueError(warmup)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            msg = f"{path} is a damaged {_KIND} file: {type(error).__name__}"
             raise FileFormatError(msg) from error
+        return cls(records, device, warmup)
 
 
 def _record(document: dict[str, Any]) -> PeakRecord:
     """Rebuild a record, refusing what no measurement could have written."""
-    features = document["features"]
-    if isinstance(features, dict):
-        features = BatchShape(*features["shape"])
-    values = {field.name: document[field.name] for field in fields(PeakRecord)} | {"features": features}
-    record = PeakRecord(**values)
-    measured = record.status == "ok"
-    counts = [record.index, record.baseline_bytes] + ([record.peak_bytes] if measured else [])
-    if record.status not in ("ok", "oom") or not all(type(n) is int and n >= 0 for n in counts):
-        raise ValueError(document)
-    if not math.isfinite(record.seconds):
-        raise ValueError(document)
+    values = {field.name: document[field.name] for field in fields(PeakRecord)}
+    record = PeakRecord(**values | {"features": decode_features(values["features"])})
+    counts: list[Any] = [record.index, record.baseline_bytes]
+    counts += [n for n in (record.reserved_bytes, record.device_bytes) if n is not None]
+    if record.status == "ok":
+        counts.append(record.peak_bytes)
+    elif record.status != "oom" or record.peak_bytes is not None or record.features is not None:
+        raise ValueError(record.index)
+    seconds = record.seconds
+    timed = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds < math.inf
+    if not timed or not all(map(_is_count, counts)):
+        raise ValueError(record.index)
     return record
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63

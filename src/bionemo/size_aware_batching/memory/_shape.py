@@ -50,12 +50,14 @@ def shape_table(features: Any) -> FloatArray:
     """
     if isinstance(features, BatchShape):
         features = [features]
-    rows = features if isinstance(features, np.ndarray) else list(features)
     try:
-        table = np.asarray(rows, np.float64)
-    except (TypeError, ValueError) as error:
-        msg = f"`features` must be batch shapes (items, longest, total), got {type(rows[0]).__name__} elements"
+        table = np.asarray(features if isinstance(features, np.ndarray) else list(features), np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        msg = f"`features` must be batch shapes (items, longest, total) in numbers: {error!s:.200}"
         raise TypeError(msg) from error
+    except OverflowError as error:
+        msg = "`features` must be finite and not negative"
+        raise ValueError(msg) from error
     if table.size == 0:
         return np.empty((0, 3))
     if table.ndim != 2 or table.shape[1] != 3:

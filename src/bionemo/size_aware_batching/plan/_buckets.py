@@ -65,7 +65,7 @@ def group_by_bucket(sizes: AnyArray, boundaries: AnyArray) -> list[IntArray]:
     """
     if sizes.dtype.kind in "iu" and boundaries.dtype.kind == "f":
         # size >= b exactly when size >= ceil(b), and integers stay exact beyond 2^53.
-        boundaries = np.clip(np.ceil(boundaries), -(2.0**63), 2.0**63).astype(object)
+        boundaries = np.clip(np.ceil(boundaries.astype(np.float64)), -(2.0**63), 2.0**63)
         boundaries = np.array([min(max(int(b), -(2**63)), 2**63 - 1) for b in boundaries], np.int64)
     buckets = boundaries.size - 1
     bucket_of = np.searchsorted(boundaries, sizes, side="right") - 1

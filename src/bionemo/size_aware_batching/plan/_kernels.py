@@ -512,7 +512,7 @@ def fill_buckets(
             bucket += empty
             start += empty * max_width
             continue
-        start = min(following, start + max_width)
+        start += min(max_width, following - start)
         if boundaries.size > 0:
             boundaries[bucket] = start
             filled[bucket] = elements

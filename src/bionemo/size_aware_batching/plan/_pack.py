@@ -27,8 +27,8 @@ def pack(slots: AnyArray, budget: float, max_items: int, strata: int) -> Templat
     which never needs more than 11/9 of the fewest batches plus one (Johnson, "Near-optimal bin packing algorithms",
     1973); the better of the two is taken.
 
-    Sizes are rounded up to a millionth of the budget unless they and the budget are integers of that range, or multiples
-    of that part. O(n log n).
+    Sizes are rounded up to a millionth of the budget unless they and the budget are integers of that range, or
+    multiples of that part. O(n log n).
 
     Args:
         slots: (n,) ascending sizes, each at most `budget`.

@@ -29,6 +29,9 @@ def size_matrix(sizes: Any) -> AnyArray:
     except (TypeError, ValueError, RuntimeError) as error:
         msg = f"`sizes` must be an array of numbers, got {kind_of(sizes)}: {error}"
         raise TypeError(msg) from error
+    if isinstance(sizes, np.ma.MaskedArray):
+        msg = "`sizes` must be an array without a mask: fill it first"
+        raise ValueError(msg)
     if array.size == 0 and array.ndim == 1:
         array = array.astype(np.int64) if array.dtype.kind in "fiu" else array
     if array.dtype.kind == "O":

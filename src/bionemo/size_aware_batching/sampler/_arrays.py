@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, overload
 
+import numpy as np
 import torch
 
 if TYPE_CHECKING:
@@ -61,9 +62,11 @@ class IndexSequence(Sequence[int]):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> AnyArray:
         """Give numpy the indices: a read-only view unless a copy or another dtype is asked for."""
-        array = self._array.astype(dtype, copy=bool(copy)) if dtype is not None or copy else self._array.view()
-        array.flags.writeable = array.base is not self._array and array is not self._array
-        return array
+        if copy or (dtype is not None and np.dtype(dtype) != self._array.dtype):
+            return self._array.astype(dtype or self._array.dtype)
+        view = self._array.view()
+        view.flags.writeable = False
+        return view
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Sequence) and not isinstance(other, (str, bytes)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import closing
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -155,7 +156,7 @@ class BucketBatchSampler(Sampler[list[int]]):
             raise ValueError(msg)
 
         self.sizes = sizes
-        self.bucket_boundaries = torch.sort(bucket_boundaries)[0]
+        self.bucket_boundaries = torch.sort(bucket_boundaries.detach())[0]
         self.num_buckets = boundaries.size - 1
         self.shuffle = shuffle
         self.generator = generator
@@ -173,6 +174,7 @@ class BucketBatchSampler(Sampler[list[int]]):
         self.bucket_sizes = torch.from_numpy(counts)
         self.num_samples = int(counts.sum())
         self._running = 0
+        self._prepared: tuple[torch.Generator, list[IndexSequence], list[Sampler[list[int]]]] | None = None
         if self.num_samples == 0:
             msg = f"no element's size lies in [{boundaries[0]}, {boundaries[-1]}), the range of `bucket_boundaries`"
             raise RuntimeError(msg)
@@ -193,9 +195,8 @@ class BucketBatchSampler(Sampler[list[int]]):
             yield from sampler
 
     def _shuffled_pass(self) -> Iterator[list[int]]:
-        generator = self.generator or _seeded_by(torch.default_generator)
-        orders = _permuted(self.bucket_element_indices, generator)
-        samplers = self._build(orders)
+        generator, orders, samplers = self._prepared or self._prepare()
+        self._prepared = None
         # The next pass goes on from these orders; a pass that is still running keeps its own.
         self.bucket_element_indices, self.base_batch_samplers = orders, samplers
         passes = [iter(sampler) for sampler in samplers]
@@ -225,31 +226,41 @@ class BucketBatchSampler(Sampler[list[int]]):
     def __len__(self) -> int:
         """Return the number of batches: of the running pass, else of the next one.
 
+        Where it depends on the order of elements, the order of the next pass is drawn now and kept for it.
+
         Raises:
             TypeError: the base batch samplers have no length.
         """
         samplers = self.base_batch_samplers
+        count = len(samplers[0])  # type: ignore[arg-type]  # a TypeError comes before anything is drawn
         if self.shuffle and not self._running and self._base_class is not BatchSampler:
-            # The coming permutation may change how many batches come out, so look ahead on a copy.
-            copy = _copy(self.generator or torch.default_generator)
-            generator = copy if self.generator else _seeded_by(copy)
-            samplers = self._build(_permuted(self.bucket_element_indices, generator))
-        lengths: Iterable[int] = map(len, samplers)  # type: ignore[arg-type]
-        return sum(lengths)
+            self._prepared = self._prepared or self._prepare()
+            samplers = self._prepared[2]
+            count = len(samplers[0])  # type: ignore[arg-type]
+        others: Iterable[int] = map(len, samplers[1:])  # type: ignore[arg-type]
+        return count + sum(others)
+
+    def _prepare(self) -> tuple[torch.Generator, list[IndexSequence], list[Sampler[list[int]]]]:
+        """Draw the orders of the next pass and build its base samplers."""
+        generator = self.generator or _seeded_by(torch.default_generator)
+        orders = _permuted(self.bucket_element_indices, generator)
+        return generator, orders, self._build(orders)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Send the generator as its state: torch does not carry one to spawned workers."""
-        state = self.__dict__ | {"_running": 0}
-        if self.generator is not None:
-            state["generator"] = self.generator.get_state().numpy().copy()
+        """Send generators as their states: torch does not carry them to spawned workers."""
+        state = self.__dict__ | {"_running": 0, "generator": _state_of(self.generator)}
+        if self._prepared is not None:
+            own = self._prepared[0] is not self.generator
+            state["_prepared"] = (_state_of(self._prepared[0]) if own else None, *self._prepared[1:])
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Rebuild the generator."""
+        """Rebuild the generators."""
         self.__dict__.update(state)
-        if state["generator"] is not None:
-            self.generator = torch.Generator(device="cpu")
-            self.generator.set_state(torch.from_numpy(state["generator"]))
+        self.generator = _from_state(state["generator"])
+        if self._prepared is not None:
+            generator = _from_state(state["_prepared"][0]) or self.generator
+            self._prepared = (generator, *state["_prepared"][1:])
 
     def __repr__(self) -> str:
         return (
@@ -261,14 +272,14 @@ class BucketBatchSampler(Sampler[list[int]]):
         columns = {}
         for key, values in individual.items():
             try:
-                columns[key] = list(values)
+                columns[key] = list(islice(values, self.num_buckets + 1))
             except TypeError:
                 msg = f"`base_batch_sampler_individual_kwargs[{key!r}]` must be iterable, got {kind_of(values)}"
                 raise ArgumentKindError(msg) from None
             if len(columns[key]) != self.num_buckets:
                 msg = (
                     f"`base_batch_sampler_individual_kwargs[{key!r}]` must have one value for each of the "
-                    f"{self.num_buckets} buckets, got {len(columns[key])}"
+                    f"{self.num_buckets} buckets, got {_count(columns[key], self.num_buckets)}"
                 )
                 raise ValueError(msg)
         return [shared | {key: column[k] for key, column in columns.items()} for k in range(self.num_buckets)]
@@ -327,10 +338,20 @@ def _seeded_by(generator: torch.Generator) -> torch.Generator:
     return torch.Generator(device="cpu").manual_seed(int(seed))
 
 
-def _copy(generator: torch.Generator) -> torch.Generator:
-    copy = torch.Generator(device="cpu")
-    copy.set_state(generator.get_state())
-    return copy
+def _state_of(generator: torch.Generator | None) -> AnyArray | None:
+    return None if generator is None else generator.get_state().numpy().copy()
+
+
+def _from_state(state: AnyArray | None) -> torch.Generator | None:
+    if state is None:
+        return None
+    generator = torch.Generator(device="cpu")
+    generator.set_state(torch.from_numpy(state))
+    return generator
+
+
+def _count(values: list[Any], most: int) -> str:
+    return str(len(values)) if len(values) <= most else f"more than {most}"
 
 
 def _draws_nothing(sampler: Sampler[Any]) -> bool:

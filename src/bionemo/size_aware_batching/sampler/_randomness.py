@@ -2,48 +2,67 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.utils.data import Sampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = ["draws_random_numbers"]
 
+# Samplers that wrap samplers: deeper than this nobody nests them.
+_DEPTH = 4
+
 
 @contextmanager
 def draws_random_numbers(sampler: object) -> Iterator[Callable[[], bool]]:
     """Run the block, then put back the random states it used.
 
-    Watched are the global states of torch (CPU), numpy and `random`, and the `generator` of the sampler.
+    Watched are the global states of torch (CPU), numpy and `random`, and the generators that the sampler, or a sampler
+    that it wraps, has as attributes.
 
     Yields:
         A function that says, after the block, whether random numbers were drawn in it.
     """
-    generator = getattr(sampler, "generator", None)
-    generator = generator if isinstance(generator, torch.Generator) else torch.default_generator
-    before = _states(generator)
+    sources = [
+        _source(generator) for generator in (torch.default_generator, np.random, random, *_generators(sampler, 0))
+    ]
+    before = [get() for get, _ in sources]
     drew = False
     try:
         yield lambda: drew
     finally:
-        after = _states(generator)
-        drew = any(not np.array_equal(a, b) for a, b in zip(before[2:], after[2:], strict=True))
-        drew = drew or before[0] != after[0] or not _same_numpy(before[1], after[1])
-        random.setstate(before[0])
-        np.random.set_state(before[1])  # noqa: NPY002 - the global state is what samplers may use
-        torch.default_generator.set_state(before[2])
-        generator.set_state(before[3])
+        after = [get() for get, _ in sources]
+        drew = any(pickle.dumps(a) != pickle.dumps(b) for a, b in zip(before, after, strict=True))
+        for (_, put), state in zip(sources, before, strict=True):
+            put(state)
 
 
-def _states(generator: torch.Generator) -> tuple[Any, Any, torch.Tensor, torch.Tensor]:
-    numpy_state = np.random.get_state()  # noqa: NPY002
-    return random.getstate(), numpy_state, torch.default_generator.get_state(), generator.get_state()
+def _generators(sampler: object, depth: int) -> Iterator[Any]:
+    for value in getattr(sampler, "__dict__", {}).values():
+        if isinstance(value, (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)):
+            yield value
+        elif isinstance(value, Sampler) and depth < _DEPTH:
+            yield from _generators(value, depth + 1)
 
 
-def _same_numpy(a: Any, b: Any) -> bool:
-    return bool(np.array_equal(a[1], b[1])) and a[2:] == b[2:]
+def _source(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    """Return how to read and how to write a generator's state."""
+    if isinstance(generator, torch.Generator):
+        return lambda: generator.get_state().numpy().tobytes(), lambda state: generator.set_state(_tensor(state))
+    if isinstance(generator, np.random.Generator):
+        bits = generator.bit_generator
+        return lambda: bits.state, lambda state: setattr(bits, "state", state)
+    if isinstance(generator, np.random.RandomState) or generator is np.random:
+        return lambda: generator.get_state(legacy=False), generator.set_state
+    return generator.getstate, generator.setstate
+
+
+def _tensor(state: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(state), dtype=torch.uint8)

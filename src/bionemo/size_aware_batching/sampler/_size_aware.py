@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from bionemo.size_aware_batching._checks import kind_of
 from bionemo.size_aware_batching.sampler._arrays import CHUNK, IndexSequence, tensor_to_numpy
 from bionemo.size_aware_batching.sampler._greedy import GreedyPass
 from bionemo.size_aware_batching.sampler._randomness import draws_random_numbers
-from bionemo.size_aware_batching.sampler._sizeof import SizeLookup, check_limit
+from bionemo.size_aware_batching.sampler._sizeof import SizeLookup, check_limit, check_logger
 
 if TYPE_CHECKING:
     from numbers import Real
@@ -83,6 +84,8 @@ class SizeAwareBatchSampler(Sampler[list[int]]):
         if isinstance(sampler, (np.ndarray, torch.Tensor)) and sampler.ndim != 1:
             msg = f"`sampler` must be 1-D, got {sampler.ndim}-D"
             raise ValueError(msg)
+        check_logger("info_logger", info_logger)
+        check_logger("warn_logger", warn_logger)
         self._limit = check_limit(max_total_size, zero_is_fine=False)
         self._size_of = SizeLookup(sizeof)
         self.sampler, self.sizeof, self.max_total_size = sampler, sizeof, max_total_size
@@ -118,10 +121,14 @@ class SizeAwareBatchSampler(Sampler[list[int]]):
     def _batches(self, greedy: GreedyPass) -> Iterator[list[int]]:
         indices = self._index_array()
         if indices is None:
-            yield from greedy.one_by_one(map(_plain_index, self.sampler))
+            yield from self._feed(greedy, self.sampler)
         else:
             yield from greedy.in_chunks(_chunks(indices))
-        yield from greedy.finish(stacklevel=3)
+            yield from greedy.finish(stacklevel=3)
+
+    def _feed(self, greedy: GreedyPass, sampler: Iterable[Any]) -> Iterator[list[int]]:
+        yield from greedy.one_by_one(map(_plain_index, sampler))
+        yield from greedy.finish(stacklevel=4)
 
     def __len__(self) -> int:
         """Return the number of batches of a pass, counted without calling any logger.
@@ -130,8 +137,10 @@ class SizeAwareBatchSampler(Sampler[list[int]]):
             TypeError: it cannot be known: the sampler has no length, the sizes come from a function, or the
                 sampler draws another order for each pass.
         """
-        if not isinstance(self.sampler, Sized):
-            msg = f"the number of batches is unknown: the sampler ({kind_of(self.sampler)}) has no length"
+        if not isinstance(self.sampler, Sized) or isinstance(self.sampler, Iterator):
+            msg = (
+                f"the number of batches is unknown: the sampler ({kind_of(self.sampler)}) is unsized or read only once"
+            )
             raise TypeError(msg)
         if not self._size_of.is_container:
             msg = "the number of batches is unknown: sizes come from a function; give them as an array or a list"
@@ -140,8 +149,9 @@ class SizeAwareBatchSampler(Sampler[list[int]]):
         indices = self._index_array()
         if indices is not None:
             return greedy.count(_chunks(indices))
+        # A copy, since a sampler may count its passes; what it draws from is the original's and is put back.
         with draws_random_numbers(self.sampler) as drew:
-            count = sum(1 for _ in self._batches(greedy))
+            count = sum(1 for _ in self._feed(greedy, copy.copy(self.sampler)))
         if drew():
             msg = (
                 f"the number of batches is unknown: the sampler ({kind_of(self.sampler)}) draws another order for "
@@ -183,7 +193,9 @@ def _chunks(indices: range | AnyArray | torch.Tensor) -> Iterator[IntArray]:
 
 def _plain_index(index: Any) -> Any:
     """Datasets of many kinds break on numpy integers and tensors as indices."""
-    if isinstance(index, np.integer) or (isinstance(index, torch.Tensor) and index.ndim == 0):
+    if isinstance(index, np.integer):
+        return int(index)
+    if isinstance(index, (np.ndarray, torch.Tensor)) and index.shape in ((), (1,)):
         return index.item()
     return index
 

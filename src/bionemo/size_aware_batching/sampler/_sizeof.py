@@ -16,7 +16,7 @@ from bionemo.size_aware_batching.sampler._arrays import tensor_to_numpy
 if TYPE_CHECKING:
     from bionemo.size_aware_batching._types import AnyArray
 
-__all__ = ["SizeLookup", "check_limit", "plain", "refuse_size"]
+__all__ = ["SizeLookup", "check_limit", "check_logger", "plain", "refuse_size"]
 
 
 _PYTHON_NUMBERS = (int, float)
@@ -24,7 +24,7 @@ _PYTHON_NUMBERS = (int, float)
 
 def plain(value: Any) -> Any:
     """Turn numpy and torch scalars into Python numbers, which neither wrap nor round; leave the rest alone."""
-    if isinstance(value, (np.generic, torch.Tensor)):
+    if isinstance(value, (np.generic, np.ndarray, torch.Tensor)):
         return value.item()
     return value
 
@@ -35,17 +35,27 @@ def check_limit(limit: Any, *, zero_is_fine: bool) -> Any:
     Raises:
         ValueError: it is not a number, is NaN, or is not positive.
     """
-    wrong = isinstance(limit, (bool, np.bool_, str, bytes))
     try:
         limit = plain(limit)
-        wrong = wrong or not (limit >= 0 if zero_is_fine else limit > 0)
-    except (TypeError, ValueError, RuntimeError):
+        wrong = isinstance(limit, (bool, str, bytes)) or not (limit >= 0 if zero_is_fine else limit > 0)
+    except (TypeError, ValueError, RuntimeError, ArithmeticError):
         wrong = True
     if wrong:
         shown = f"{limit!r:.40}" if isinstance(limit, (int, float)) else kind_of(limit)
         msg = f"`max_total_size` must be a {'number >= 0' if zero_is_fine else 'positive number'}, got {shown}"
         raise ValueError(msg)
     return limit
+
+
+def check_logger(name: str, logger: Any) -> None:
+    """Check that a logger can be called.
+
+    Raises:
+        TypeError: it cannot, and is not None.
+    """
+    if logger is not None and not callable(logger):
+        msg = f"`{name}` must be callable or None, got {kind_of(logger)}"
+        raise TypeError(msg)
 
 
 def refuse_size(size: Any, element: object) -> None:
@@ -72,10 +82,14 @@ class SizeLookup:
             TypeError: `sizeof` is none of these.
             ValueError: `sizeof` is an array that is not 1-D and real.
         """
+        self._sizeof = sizeof
         self.array: AnyArray | None = None
         self._get: Callable[[Any], Any]
         sizeof = self.table(sizeof)
         if isinstance(sizeof, np.ndarray):
+            if isinstance(sizeof, np.ma.MaskedArray):
+                msg = "`sizeof` must be an array without a mask: fill it first"
+                raise ValueError(msg)
             if sizeof.ndim != 1 or sizeof.dtype.kind not in "iufb":
                 msg = f"`sizeof` must be a 1-D array of real numbers, got {sizeof.ndim}-D {sizeof.dtype}"
                 raise ValueError(msg)
@@ -92,6 +106,10 @@ class SizeLookup:
             )
             raise TypeError(msg)
         self.is_container = not callable(sizeof)
+
+    def __reduce__(self) -> tuple[type[SizeLookup], tuple[Any]]:
+        """Copy and pickle what was given: bound methods of the copy's own sizes are made anew."""
+        return SizeLookup, (self._sizeof,)
 
     @staticmethod
     def table(sizeof: Any) -> Any:
@@ -112,5 +130,12 @@ class SizeLookup:
             # Numpy and torch scalars would wrap or round when they are added.
             return size if type(size) in _PYTHON_NUMBERS else plain(size)
         except Exception as error:
-            msg = f"sizeof raises error at data={reprlib.repr(element)}: {error}"
+            msg = f"sizeof raises error at data={reprlib.repr(element)}: {_shortened(error)}"
             raise SizeofError(msg) from error
+
+
+def _shortened(error: Exception) -> str:
+    try:
+        return f"{error!s:.200}"
+    except Exception:  # noqa: BLE001 - whatever a user's error does when it is printed
+        return type(error).__name__

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from bionemo.size_aware_batching._checks import kind_of
 from bionemo.size_aware_batching.sampler._greedy import GreedyPass
-from bionemo.size_aware_batching.sampler._sizeof import SizeLookup, check_limit
+from bionemo.size_aware_batching.sampler._sizeof import SizeLookup, check_limit, check_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -86,15 +86,26 @@ def size_aware_batching(
     """
     limit = check_limit(max_total_size, zero_is_fine=True)
     lookup = SizeLookup(sizeof)
-    elements = iter(dataset)
+    check_logger("info_logger", info_logger)
+    check_logger("warn_logger", warn_logger)
+    try:
+        elements = iter(dataset)
+    except TypeError as error:
+        msg = f"`dataset` must be iterable, got {kind_of(dataset)}"
+        raise TypeError(msg) from error
     if collate_fn is not None and not callable(collate_fn):
         msg = f"`collate_fn` must be callable or None, got {kind_of(collate_fn)}"
         raise TypeError(msg)
     batches = _batches(elements, GreedyPass(lookup, limit, info_logger, warn_logger))
-    return batches if collate_fn is None else map(collate_fn, batches)
+    return batches if collate_fn is None else _collated(batches, collate_fn)
 
 
 def _batches(elements: Iterator[Any], greedy: GreedyPass) -> Iterator[list[Any]]:
     yield from greedy.one_by_one(elements)
     # From finish() up through this generator to whoever asked for the batch.
     yield from greedy.finish(stacklevel=3)
+
+
+def _collated(batches: Iterator[list[Any]], collate_fn: Callable[[list[Any]], Any]) -> Iterator[Any]:
+    for batch in batches:
+        yield collate_fn(batch)

@@ -30,7 +30,8 @@ def raw_words(generator: torch.Generator, block: int) -> Generator[int, None, No
     # Filling int64 over its whole range takes two words a number, the high half first.
     pairs = torch.empty((block + 1) // 2, dtype=torch.int64, device="cpu")
     while True:
-        copy.set_state(generator.get_state())
+        state = generator.get_state()
+        copy.set_state(state)
         pairs.random_(-(2**63), None, generator=copy)
         words = [word for pair in pairs.tolist() for word in ((pair >> 32) & 0xFFFFFFFF, pair & 0xFFFFFFFF)]
         taken = 0
@@ -38,14 +39,14 @@ def raw_words(generator: torch.Generator, block: int) -> Generator[int, None, No
             for word in words[:block]:
                 taken += 1
                 if taken == block:
-                    _skip(generator, taken)
+                    _skip(generator, taken, state)
                     taken = 0
                 yield word
         finally:
-            _skip(generator, taken)
+            _skip(generator, taken, state)
 
 
-def _skip(generator: torch.Generator, words: int) -> None:
-    """Move the generator on: filling int32 takes one word a number."""
-    if words:
+def _skip(generator: torch.Generator, words: int, state: torch.Tensor) -> None:
+    """Move the generator on, unless somebody else has moved it: filling int32 takes one word a number."""
+    if words and torch.equal(generator.get_state(), state):
         torch.empty(words, dtype=torch.int32, device="cpu").random_(generator=generator)
