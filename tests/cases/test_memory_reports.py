@@ -130,6 +130,25 @@ def test_m2_memory_is_back_at_the_baseline(where, origin):
     assert 2 * 4 == len(step.watched)
 
 
+def test_m2_reference_cycles_of_a_failed_step_are_collected():
+    """A model that refers to itself kept the last failed step's tensors until the collector happened to come by."""
+    watched = []
+
+    def work(_):
+        loop = [torch.ones(8)]
+        watched.append(weakref.ref(loop[0]))
+        loop.append(loop)
+        raise ERRORS["torch"]()
+
+    gc.disable()
+    try:
+        measure_peaks([0, 0], work, "cpu", progress=False)
+        alive = [reference() for reference in watched]
+    finally:
+        gc.enable()
+    assert [None, None] == alive
+
+
 @WHERE
 @EVERY_ERROR
 def test_m3_errors_of_every_library_count_as_out_of_memory(where, origin):

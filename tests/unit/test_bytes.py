@@ -75,10 +75,10 @@ def test_nothing_is_no_number_of_bytes(text):
         parse_bytes(text)
 
 
-def test_number_with_hundreds_of_digits():
-    """A number beyond all floats is refused, or read."""
-    with pytest.raises(ValueError, match="number of bytes"):
-        parse_bytes("9" * 400 + ".5")
+def test_long_numbers_are_read():
+    """A number that a float would round is read exactly, and one beyond all floats is no error."""
+    assert 2**53 + 1 == parse_bytes(str(2**53 + 1))
+    assert 10**399 < parse_bytes("9" * 400 + ".5")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from bionemo.size_aware_batching.measure import measure_peaks, meter_for, present_device
+from bionemo.size_aware_batching.errors import OutOfMemoryWarning
+from bionemo.size_aware_batching.measure import collect_cuda_peak_alloc, measure_peaks, meter_for, present_device
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -103,6 +104,20 @@ def test_measuring_on_an_allocator(module):
     assert ([torch.device("cuda:0")], "cuda") == module.calls[0]
     step = ["synchronize", "empty_cache", "synchronize", "reset", "use", "synchronize", "read"]
     assert ["use", *step, *step] == module.calls[1:]
+
+
+def test_collecting_on_an_allocator(module):
+    """`collect_cuda_peak_alloc` gives features and peaks without warm-up, and names what ran out of memory."""
+
+    def work(count):
+        module.use(count)
+        return 1 / count if count else torch.empty(2**50)
+
+    with pytest.warns(OutOfMemoryWarning, match=r"position 1 ran out of memory") as caught:
+        found = collect_cuda_peak_alloc([4, 0, 2], work, torch.device("cuda:0"))
+    assert ([0.25, 0.5], [104, 102]) == found
+    assert [__file__] == [warning.filename for warning in caught]
+    assert 3 == module.calls.count("use")
 
 
 def test_device_without_an_index_is_the_current_one(module):

@@ -10,6 +10,7 @@ from bionemo.size_aware_batching.measure._storages import StorageCounter
 N = 1000
 FLOATS = 4 * N
 SCALAR = 4
+WEIGHT = torch.ones(N)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -136,6 +137,18 @@ def test_resize_counts_the_new_size(peak_of):
     assert (3 * FLOATS, 0, 0) == peak_of(step)
 
 
+def test_operation_that_resizes_and_returns_nothing(peak_of):
+    """A storage that an operation frees or makes again in place counts what it has afterwards."""
+
+    def step():
+        tensor = torch.zeros(N)
+        torch.ops.inductor.resize_storage_bytes_(tensor, 0)
+        torch.zeros(N)
+        torch.ops.inductor.resize_storage_bytes_(tensor, 3 * FLOATS)
+
+    assert (3 * FLOATS, 0, 0) == peak_of(step)
+
+
 def test_resized_storage_is_forgotten_whole(peak_of):
     """What a grown tensor freed leaves room for the next one."""
 
@@ -248,6 +261,12 @@ def test_sparse_tensors_count_their_parts(peak_of, layout):
     make, size = SPARSE[layout]
     tensor = make()
     assert (2 * size, size, size) == peak_of(tensor.clone)
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
+def test_layouts_without_storages_do_not_count(peak_of):
+    """A tensor in a library's own layout has no storage that could be counted, and is no error."""
+    assert (FLOATS, FLOATS, FLOATS) == peak_of(WEIGHT.to_mkldnn)
 
 
 def test_other_devices_do_not_count(peak_of):

@@ -12,9 +12,14 @@ import numpy as np
 from bionemo.size_aware_batching._checks import check_int, kind_of
 
 if TYPE_CHECKING:
-    from bionemo.size_aware_batching._types import AnyArray, FloatArray
+    from bionemo.size_aware_batching._types import AnyArray
 
 __all__ = ["Cost", "PaddedCost", "Price", "SumCost"]
+
+# No length is padded by more, and sums of it and of sizes below stay within 64 bits.
+_MOST_PADDING = 2**40
+# Integers from here on are taken as floats, which do not wrap when padding is added.
+_LARGE = 2**61
 
 # items, longest, total -> cost; scalars or arrays of equal length.
 Cost: TypeAlias = Callable[[Any, Any, Any], Any]
@@ -52,8 +57,10 @@ class PaddedCost:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        check_int("multiple_of", self.multiple_of, at_least=1)
-        check_int("extra", self.extra, at_least=0)
+        for name, least in (("multiple_of", 1), ("extra", 0)):
+            if check_int(name, getattr(self, name), at_least=least) > _MOST_PADDING:
+                msg = f"`{name}` must be at most {_MOST_PADDING}, got {getattr(self, name)!s:.40}"
+                raise ValueError(msg)
 
     def __call__(self, items: Any, longest: Any, total: Any) -> Any:  # noqa: ARG002
         """Return the cost of batches of this shape."""
@@ -78,6 +85,7 @@ class Price:
         cost: the function of (items, longest, total).
         budgets: (measures,) or (1,) limits, inclusive.
         kind: "sum", "padded", "polynomial", or "function" where only the function itself can be asked.
+        rounded: whether sizes are integers too large to be computed with exactly.
     """
 
     def __init__(self, cost: Any, budget: Any, measures: int) -> None:
@@ -95,6 +103,7 @@ class Price:
         self.cost = _resolve(cost)
         self.multiple_of, self.extra = 1, 0
         self.weights = np.zeros(len(_TERMS) + 2)
+        self.rounded = False
         self.kind = "function"
         if isinstance(self.cost, SumCost):
             self.kind = "sum"
@@ -108,9 +117,10 @@ class Price:
         self.budgets = _budgets(budget, measures if separable else 1)
 
     @property
-    def limits(self) -> FloatArray:
-        """The budgets for the compiled loop."""
-        return self.budgets * (1 - _ROUNDING) if self.kind == "polynomial" else self.budgets
+    def limits(self) -> AnyArray:
+        """The budgets that shapes are held to: a little less where they are not computed exactly."""
+        exact = not self.rounded and self.kind != "polynomial"
+        return self.budgets if exact else self.budgets * (1 - _ROUNDING)
 
     def of(self, items: Any, longest: AnyArray, total: AnyArray) -> AnyArray:
         """Return the cost of batches, given (batches,) items and (batches, measures) longest and total.
@@ -119,23 +129,40 @@ class Price:
             (batches, budgets) costs.
 
         Raises:
-            ValueError: the user's function returned another number of costs.
+            TypeError: the user's function returned no numbers.
+            ValueError: it returned another number of them.
         """
-        flat = longest.shape[1] == 1
-        found = self.cost(items, longest[:, 0], total[:, 0]) if flat else self.cost(items, longest, total)
-        costs = np.asarray(found)
-        if costs.dtype.kind not in "iuf" or costs.size != len(items) * self.budgets.size:
-            msg = (
-                f"`cost` must return a number for each of {len(items)} batches, got an array of shape {costs.shape} "
-                f"and dtype {costs.dtype}"
-            )
+        arguments = [items, _plain_integers(longest), _plain_integers(total)]
+        if longest.shape[1] == 1:
+            arguments[1:] = arguments[1][:, 0], arguments[2][:, 0]
+        for argument in arguments:
+            argument.flags.writeable = False  # what a user's function writes would be planned with
+        found = self.cost(*arguments)
+        try:
+            costs = np.asarray(found)
+        except (TypeError, ValueError, RuntimeError) as error:
+            msg = f"`cost` must return numbers, got {kind_of(found)}: {error!s:.200}"
+            raise TypeError(msg) from error
+        if costs.dtype.kind not in "iuf":
+            msg = f"`cost` must return numbers, got an array of {costs.dtype}"
+            raise TypeError(msg)
+        if costs.size != len(items) * self.budgets.size:
+            msg = f"`cost` must return a number for each of {len(items)} batches, got an array of shape {costs.shape}"
             raise ValueError(msg)
         return costs.reshape(len(items), self.budgets.size)
 
     def fits(self, items: Any, longest: AnyArray, total: AnyArray) -> AnyArray:
         """Tell which batches are within budget; NaN is not."""
-        within: AnyArray = np.all(self.of(items, longest, total) <= self.budgets, axis=1)
+        within: AnyArray = np.all(self.of(items, longest, total) <= self.limits, axis=1)
         return within
+
+
+def _plain_integers(sizes: AnyArray) -> AnyArray:
+    """Return a view that cannot be written to, of integers that do not wrap when a cost computes with them."""
+    if sizes.dtype.kind == "i":
+        large = sizes.size > 0 and int(sizes.max()) >= _LARGE
+        sizes = sizes.astype(np.float64 if large else np.int64, copy=False)
+    return sizes.view()
 
 
 def _resolve(cost: Any) -> Cost:
@@ -157,12 +184,14 @@ def _budgets(budget: Any, count: int) -> AnyArray:
     if len(values) != count:
         msg = f"`budget` must be {count} number{'s, one per measure' if count > 1 else ''}, got {len(values)}"
         raise ValueError(msg)
-    exact = all(isinstance(value, int) and value < 2**62 for value in values)
-    return np.array(values, np.int64 if exact else np.float64)
+    if all(isinstance(value, int) and value < 2**62 for value in values):
+        return np.array(values, np.int64)
+    # A float above the integer it stands for would let in what does not fit.
+    return np.array([v if float(v) <= v else np.nextafter(float(v), 0) for v in values], np.float64)
 
 
 def _one_budget(value: Any) -> int | float:
-    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
+    if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0 and value.dtype.kind in "iuf":
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         msg = f"`budget` must be a number, got {kind_of(value)}"

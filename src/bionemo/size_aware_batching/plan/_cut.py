@@ -135,7 +135,11 @@ def uniform_reach(sizes: AnyArray, price: Price, rules: ItemRules) -> IntArray:
     """
 
     def fits(tried: IntArray, rows: IntArray) -> AnyArray:
-        return price.fits(tried, sizes[rows], sizes[rows] * tried[:, None])
+        total = sizes[rows] * tried[:, None]
+        # Adding fractions one by one may round up each time.
+        return price.fits(
+            tried, sizes[rows], total * (1 + tried[:, None] * 2.0**-52) if total.dtype.kind == "f" else total
+        )
 
     return np.asarray(_rounded(_most_fitting(np.full(len(sizes), rules.max_items), fits), rules))
 

@@ -87,16 +87,14 @@ def _mapped(path: str | os.PathLike[str], archive: zipfile.ZipFile, name: str) -
 
 def _check(path: str | os.PathLike[str], arrays: dict[str, AnyArray]) -> None:
     """Refuse arrays that no plan has: reading them must not fail later, or serve another batch than was planned."""
-    offsets, indices = arrays["offsets"], arrays["indices"]
-    integers = all(
-        arrays[name].ndim == 1 and arrays[name].dtype.kind == "i" for name in ("offsets", "indices", "skipped")
-    )
-    good = integers and offsets.size > 0 and offsets[0] == 0 and offsets[-1] == indices.size
+    offsets, indices, skipped = (arrays[name] for name in ("offsets", "indices", "skipped"))
+    longest, total, cost, budget = (arrays[name] for name in ("longest", "total", "cost", "budget"))
+    good = all(array.ndim == 1 and array.dtype.kind == "i" for array in (offsets, indices, skipped))
+    good = good and all(array.dtype.kind in "if" for array in arrays.values()) and arrays["largest_cost"].ndim == 0
+    good = good and offsets.size > 0 and offsets[0] == 0 and offsets[-1] == indices.size
     good = good and bool((np.diff(offsets) > 0).all()) and bool((indices >= 0).all())
-    good = good and all(len(arrays[name]) == offsets.size - 1 for name in ("cost", "longest", "total"))
-    good = good and all(
-        arrays[name].dtype.kind in "if" for name in ("cost", "longest", "total", "budget", "largest_cost")
-    )
+    good = good and longest.ndim in (1, 2) and longest.shape == total.shape
+    good = good and longest.shape[0] == offsets.size - 1 and cost.shape == (offsets.size - 1, *budget.shape)
     if not good:
         msg = f"{path} is a damaged {_KIND} file: its arrays do not belong together"
         raise FileFormatError(msg)

@@ -52,23 +52,25 @@ def sort_by_size(matrix: AnyArray, weights: AnyArray, stream: tuple[int, ...] | 
         stream: names the random order of equal sizes; None keeps their order.
 
     Returns:
-        (n,) element indices, and the positions where runs of equal keys begin and end, from 0 to n. Linear where
+        (n,) element indices, and the positions where runs of equal sizes begin and end, from 0 to n. Linear where
         sizes are integers of a moderate range, else O(n log n).
     """
     from bionemo.size_aware_batching.plan import _kernels  # noqa: PLC0415
 
-    keys = matrix[:, 0] if matrix.shape[1] == 1 else (matrix / weights).max(axis=1)
-    n = keys.size
-    low, high = (keys.min().item(), keys.max().item()) if n else (0, 0)
-    if keys.dtype.kind == "i" and high - low < min(_MOST_COUNTERS, 64 * n + 64):
+    n = len(matrix)
+    flat = matrix[:, 0]
+    low, high = (flat.min().item(), flat.max().item()) if n else (0, 0)
+    if matrix.shape[1] == 1 and matrix.dtype.kind == "i" and high - low < min(_MOST_COUNTERS, 64 * n + 64):
         counts = np.zeros(high - low + 2, np.int64)
         order = np.empty(n, index_type(n))
-        _kernels.sort_counted(keys, low, counts, order)
+        _kernels.sort_counted(flat, low, counts, order)
         runs = np.concatenate([[0], counts[:-1]])  # each counter stands at the end of its run now
     else:
-        order = np.argsort(keys, kind="stable").astype(index_type(n), copy=False)
-        ordered = keys[order]
-        runs = np.concatenate([[0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, [n]])
+        # By share, and elements of the same size in every measure side by side.
+        keys = flat if matrix.shape[1] == 1 else np.vstack([matrix.T[::-1], (matrix / weights).max(axis=1)])
+        order = (np.argsort(keys, kind="stable") if keys.ndim == 1 else np.lexsort(keys)).astype(index_type(n))
+        ordered = matrix[order]
+        runs = np.concatenate([[0], np.flatnonzero((ordered[1:] != ordered[:-1]).any(axis=1)) + 1, [n]])
     runs = runs.astype(np.int64)
     if stream is not None:
         _kernels.permute(order, runs, *seeds(*stream))

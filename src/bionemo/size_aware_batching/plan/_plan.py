@@ -71,8 +71,10 @@ class Plan:
     def uniform(self) -> AnyArray:
         """(batches,) whether all elements of a batch have the same size: no padding, so no mask is needed."""
         items = self.items if self.longest.ndim == 1 else self.items[:, None]
-        same: AnyArray = np.equal(self.total, items * self.longest)
-        every: AnyArray = np.all(same.reshape(len(self), -1), axis=1)
+        # Sums of equal fractions are off by their rounding.
+        tolerance = 1e-9 if self.total.dtype.kind == "f" else 0.0
+        same: AnyArray = np.isclose(self.total, items * self.longest, rtol=tolerance, atol=0.0)
+        every: AnyArray = same if same.ndim == 1 else np.all(same, axis=1)
         return every
 
     def __len__(self) -> int:

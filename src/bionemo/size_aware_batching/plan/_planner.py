@@ -110,7 +110,7 @@ def plan_batches(
         max_items = check_int("max_items", max_items, at_least=1)
     rules = ItemRules(
         min(max_items or len(matrix), max(len(matrix), 1)) or 1,
-        check_int("items_multiple_of", items_multiple_of, at_least=1),
+        min(check_int("items_multiple_of", items_multiple_of, at_least=1), len(matrix) + 1),
     )
     stream = check_int("seed", seed, at_least=0), check_int("epoch", epoch, at_least=0)
     if window is not None:
@@ -194,11 +194,12 @@ def _report(sizes: Any, matrix: AnyArray, price: Price, over: IntArray, oversize
 
 
 def _exact(matrix: AnyArray, price: Price) -> AnyArray:
-    """Return the sizes as floats where the integer loops might overflow."""
+    """Return the sizes as floats, and have the price round to the safe side, where the integer loops might overflow."""
     if matrix.dtype.kind == "f" or len(matrix) == 0:
         return matrix
     largest = int(matrix.max()) + price.extra + price.multiple_of
-    return matrix if largest * (len(matrix) + 1) < 2**62 else matrix.astype(np.float64)
+    price.rounded = largest * (len(matrix) + 1) >= 2**62
+    return matrix.astype(np.float64) if price.rounded else matrix
 
 
 def _deal(

@@ -24,6 +24,7 @@ def size_matrix(sizes: Any) -> AnyArray:
         TypeError: not numbers.
         ValueError: another number of dimensions, no measures, or a size that is NaN, infinite or negative.
     """
+    sizes = sizes.detach() if hasattr(sizes, "detach") else sizes  # a tensor may require gradients
     try:
         array = np.asarray(sizes)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -53,7 +54,11 @@ def size_matrix(sizes: Any) -> AnyArray:
 def _from_objects(array: AnyArray) -> AnyArray:
     """Take Python numbers that numpy found no common dtype for, such as integers beyond 64 bits."""
     if array.ndim == 1 and all(isinstance(size, (int, float)) and not isinstance(size, bool) for size in array):
-        return array.astype(np.float64)
+        try:
+            return array.astype(np.float64)
+        except OverflowError:
+            msg = "`sizes` must be finite and not negative, got an integer beyond every float"
+            raise ValueError(msg) from None
     msg = "`sizes` must be an array of numbers of one shape, got an array of objects"
     raise TypeError(msg)
 
@@ -61,8 +66,8 @@ def _from_objects(array: AnyArray) -> AnyArray:
 def _working_type(matrix: AnyArray) -> type[np.int32 | np.int64 | np.float64]:
     if matrix.dtype.kind == "f":
         return np.float64
-    if matrix.dtype.itemsize < 4 or matrix.dtype == np.int32:
+    if matrix.dtype.itemsize < 4 or (matrix.dtype.kind == "i" and matrix.dtype.itemsize == 4):
         return np.int32
-    if matrix.dtype == np.uint64 and matrix.size and int(matrix.max()) >= 2**63:
+    if matrix.dtype.kind == "u" and matrix.size and int(matrix.max()) >= 2**63:
         return np.float64
     return np.int64

@@ -75,7 +75,7 @@ def best_fit(matrix: AnyArray, price: Price, rules: ItemRules, stream: tuple[int
     """Fill the gaps: pack by best-fit decreasing."""
     order, runs = sort_by_size(matrix, price.budgets, None if stream is None else (*stream, _TIES))
     ordered = _in_order_of(matrix, order, runs)
-    budget = price.budgets[0].item()
+    budget = price.limits[0].item()
     fewest = float(matrix.sum(dtype=np.float64)) / budget
     strata = min(max(int(fewest * _PACKING_LOSS), 1 if stream is None else 2), _MOST_PACKED_STRATA, max(order.size, 1))
     slots = envelope(ordered, strata)[:, 0]
@@ -109,11 +109,12 @@ def _in_order_of(matrix: AnyArray, order: AnyArray, runs: IntArray) -> AnyArray:
 def _strata(ordered: AnyArray, price: Price, rules: ItemRules, window: int | None) -> int:
     """Choose how many neighbours mix: as many as windows of that many elements ask for, or as many as are free."""
     n = len(ordered)
-    if window is not None:
-        return min(max(round(n / window), 1), max(n, 1))
     stride = max(n // _SAMPLE, 1)
     batches = stride * (cut(ordered[stride - 1 :: stride], price, rules, rules.max_items, ascending=True).size - 1)
-    return min(max(batches // _BATCHES_A_COPY, 1), _MOST_STRATA)
+    if window is None:
+        return min(max(batches // _BATCHES_A_COPY, 1), _MOST_STRATA)
+    # A copy of too few batches would leave the last of them unfilled.
+    return max(min(round(n / window), batches // _ENOUGH_BATCHES), 1)
 
 
 def _ends(
@@ -126,13 +127,14 @@ def _ends(
     ends = cut(matrix, price, rules, rules.max_items, ascending=ascending)
     if stream is None or len(matrix) == 0:
         return ends
-    wanted, first = min(ends.size, len(matrix)), int(ends[1])
-    step = rules.multiple_of if first > rules.multiple_of else 1
+    first = int(ends[1])
+    step = rules.multiple_of if first >= rules.multiple_of else 1
     choices = (first - 1) // step
-    if choices:
-        part = step * (1 + seeds(*stream, _PHASE)[0] % choices)
-        shifted = cut(matrix, price, rules, part, ascending=ascending)
-        ends = shifted if shifted.size - 1 <= wanted else ends
+    if choices == 0:
+        return ends
+    wanted = min(ends.size, len(matrix))
+    shifted = cut(matrix, price, rules, step * (1 + seeds(*stream, _PHASE)[0] % choices), ascending=ascending)
+    ends = shifted if shifted.size - 1 <= wanted else ends
     while ends.size - 1 < wanted:
         items = np.diff(ends)
         most = int(items.argmax())

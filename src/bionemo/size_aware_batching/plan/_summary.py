@@ -75,7 +75,8 @@ def summarise(plan: Plan) -> PlanSummary:
     padded = items * (plan.longest if plan.longest.ndim == 1 else plan.longest[:, 0])
     real = plan.total if plan.total.ndim == 1 else plan.total[:, 0]
     whole, filled = float(padded.sum(dtype=np.float64)), float(real.sum(dtype=np.float64))
-    used = (plan.cost / plan.budget).reshape(len(plan), -1).max(axis=1, initial=0.0)
+    used = plan.cost / plan.budget
+    used = used if used.ndim == 1 else used.max(axis=1)
     some = used if used.size else np.zeros(1)
     costliest = np.argsort(-used, kind="stable")[:_WORST]
     return PlanSummary(

@@ -78,7 +78,7 @@ class BudgetBatchSampler(Sampler[list[int]]):
             ValueError: an argument is wrong, see `plan_batches`.
         """
         # A tensor may move to shared memory, and a view of it would dangle.
-        self._sizes = tensor_to_numpy("sizes", sizes).copy() if isinstance(sizes, torch.Tensor) else np.asarray(sizes)
+        sizes = tensor_to_numpy("sizes", sizes).copy() if isinstance(sizes, torch.Tensor) else sizes
         self._settings: dict[str, Any] = {
             "budget": budget,
             "cost": cost,
@@ -92,7 +92,8 @@ class BudgetBatchSampler(Sampler[list[int]]):
             "seed": seed,
         }
         self.epoch = 0
-        self._plan, self._planned = plan_batches(self._sizes, **self._settings, epoch=0), 0
+        self._plan, self._planned = plan_batches(sizes, **self._settings, epoch=0), 0
+        self._sizes = np.asarray(sizes)
 
     @property
     def plan(self) -> Plan:
