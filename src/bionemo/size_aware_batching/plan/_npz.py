@@ -51,7 +51,7 @@ def read_arrays(path: str | os.PathLike[str], names: tuple[str, ...], *, mmap: b
             arrays = {name: _mapped(path, archive, name) if mmap else _member(archive, name) for name in names}
     except FileFormatError:
         raise
-    except (zipfile.BadZipFile, KeyError, ValueError, EOFError, OSError, NotImplementedError) as error:
+    except Exception as error:
         msg = f"{path} is not a {_KIND} file, or is damaged: {error}"
         raise FileFormatError(msg) from error
     _check(path, arrays)

@@ -39,7 +39,7 @@ def pack(slots: AnyArray, budget: float, max_items: int, strata: int) -> Templat
     from bionemo.size_aware_batching.plan import _kernels  # noqa: PLC0415
 
     if slots.dtype.kind == "i" and budget < _RESIDUALS:
-        capacity, sizes = int(budget), slots.astype(np.int64)
+        capacity, sizes = max(int(budget), 1), slots.astype(np.int64)
     else:
         capacity, sizes = _RESIDUALS, _rounded_up(slots, budget)
     values, counts = np.unique(sizes, return_counts=True)
@@ -69,6 +69,7 @@ def _rounded_up(slots: AnyArray, budget: float) -> AnyArray:
     units = slots / unit
     whole = np.rint(units)
     # Multiples of a unit of few bits add up without rounding; others get room for the rounding of their sums.
-    few_bits = (math.frexp(budget)[0] * 2**33).is_integer()
+    few_bits = (math.frexp(budget)[0] * 2**33).is_integer() and float(budget) == budget
+    few_bits = few_bits and slots.max(initial=0) < 2**53
     exact = (whole * unit == slots) & few_bits
     return np.where(exact, whole, np.minimum(np.ceil(units + 1e-6), _RESIDUALS)).astype(np.int64)

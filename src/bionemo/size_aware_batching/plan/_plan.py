@@ -62,6 +62,10 @@ class Plan:
         for name in _ARRAYS:
             getattr(self, name).flags.writeable = False
 
+    def __reduce__(self) -> tuple[type[Plan], tuple[AnyArray, ...]]:
+        """Pickle and copy by the arrays, so that those of the copy are protected too."""
+        return Plan, tuple(getattr(self, name) for name in _ARRAYS)
+
     @property
     def items(self) -> IntArray:
         """(batches,) number of elements in each batch."""

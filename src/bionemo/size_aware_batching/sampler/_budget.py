@@ -92,7 +92,11 @@ class BudgetBatchSampler(Sampler[list[int]]):
             "seed": seed,
         }
         self.epoch = 0
-        self._plan, self._planned = plan_batches(sizes, **self._settings, epoch=0), 0
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            self._plan, self._planned = plan_batches(sizes, **self._settings, epoch=0), 0
+        for warning in caught:  # again, from the line that made the sampler
+            warnings.warn(warning.message, stacklevel=2)
         self._sizes = np.asarray(sizes)
 
     @property
