@@ -253,6 +253,15 @@ def test_number_of_batches_is_constant(problem):
     assert {tuple(plans[0].skipped)} == {tuple(plan.skipped) for plan in plans}
 
 
+@pytest.mark.parametrize("strategy", ["in_order", "by_size"])
+@pytest.mark.parametrize("count", range(5, 30))
+def test_number_of_batches_is_constant_for_equal_sizes(strategy, count):
+    """Wherever the first batch is cut short, and whatever that takes, every epoch has as many batches."""
+    plans = [plan_batches([3] * count, budget=12, strategy=strategy, shuffle=True, epoch=epoch) for epoch in range(12)]
+    assert 1 == len({len(plan) for plan in plans})
+    assert 12 >= max(plan.cost.max() for plan in plans)
+
+
 @LAW
 @given(problems())
 def test_same_seed_and_epoch_same_plan(problem):

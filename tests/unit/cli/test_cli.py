@@ -47,8 +47,8 @@ REFUSED = {
         "a budget of 1 MiB leaves no room beside",
     ),
     "budget too small for the longest": (
-        ["demo", "--device", "cpu", "--fasta", "long.faa", "--budget", "48MiB"],
-        "over the budget 50331648",
+        ["demo", "--device", "cpu", "--fasta", "long.faa", "--budget", "40MiB"],
+        "over the budget 41943040",
     ),
     "proteins all alike": (["demo", "--device", "cpu", "--fasta", "alike.faa"], "different lengths"),
     "no such file": (["demo", "--device", "cpu", "--fasta", "nowhere.faa"], "No such file or directory: 'nowhere.faa'"),
@@ -80,7 +80,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("commands")
     lengths = np.random.default_rng(1).integers(10, 60, 40).tolist()
     (folder / "short.faa").write_text(fasta(lengths))
-    (folder / "long.faa").write_text(fasta([*lengths, 2000]))
+    (folder / "long.faa").write_text(fasta([*lengths, 1500]))
     (folder / "alike.faa").write_text(fasta([30] * 20))
     (folder / "not.faa").write_text("once upon a time\n")
     return folder

@@ -119,7 +119,7 @@ def present_device(device: Any) -> torch.device:
         msg = f"`device` must be a CPU or an accelerator that counts its peak memory, got {target}"
         raise ValueError(msg)
     count = module.device_count() if module is not None and module.is_available() else 0
-    if (target.index or 0) >= count:
+    if not 0 <= (target.index or 0) < count:
         msg = f"`device` {target} is not there: torch sees {count} {target.type} devices"
         raise ValueError(msg)
     return target if target.index is not None else torch.device(target.type, module.current_device())

@@ -16,6 +16,9 @@ _TEXTS = (
     "not enough memory",
     "cudnn_status_not_supported",
     "erroroutofmemory",
+    "bad_alloc",
+    "unable to find an engine to execute this computation",
+    "unable to find a valid cudnn algorithm",
 )
 
 

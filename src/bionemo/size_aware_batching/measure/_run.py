@@ -142,25 +142,32 @@ def _records(
 
 def _attempt(work: Callable[[Any], Any], data: Any, cleanup: Callable[[], Any] | None) -> tuple[bool, Any]:
     """Run one step; return whether it ran out of memory, and its features."""
-    cleaning = False
     try:
-        try:
-            features = work(data)
-        finally:
-            cleaning = True
-            if cleanup is not None:
-                cleanup()
+        failed, features = _ran_out(work, data)
+    except BaseException:
+        if cleanup is not None:
+            cleanup()
+        raise
+    if cleanup is not None:
+        failed |= _ran_out(lambda _: cleanup(), None)[0]
+    if failed:
+        gc.collect()
+    return failed, None if failed else features
+
+
+def _ran_out(work: Callable[[Any], Any], data: Any) -> tuple[bool, Any]:
+    """Return whether memory ran out, and what `work` returned.
+
+    When this returns, the error is gone, and with it the traceback whose frames hold the step's tensors: inside an
+    `except` nothing of them could be freed.
+    """
+    try:
+        return False, work(data)
     except Exception as error:
-        # What `cleanup` raises while another error is on its way says nothing about the step.
-        if not is_out_of_memory((cleaning and error.__context__) or error):
+        if not is_out_of_memory(error):
             raise
         # As text: a log record that held the error would hold the step's tensors.
         _log.warning("a step ran out of memory: %.200s", str(error))
-    else:
-        return False, features
-    # Only here, outside the `except`, is the error gone, and with it the traceback whose frames hold the step's
-    # tensors; inside, nothing of them could be freed.
-    gc.collect()
     return True, None
 
 

@@ -34,7 +34,8 @@ class BatchShape(NamedTuple):
         >>> BatchShape.of([3, 5, 4])
         BatchShape(items=3, longest=5, total=12)
         """
-        values = list(sizes)
+        # Plain numbers: sums of narrow integers would wrap.
+        values = [size.item() if hasattr(size, "item") else size for size in sizes]
         return cls(len(values), max(values, default=0), sum(values))
 
 

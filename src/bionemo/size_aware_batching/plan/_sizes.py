@@ -43,6 +43,9 @@ def size_matrix(sizes: Any) -> AnyArray:
     if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] == 0):
         msg = f"`sizes` must be 1-D, or 2-D with a column per measure, got shape {array.shape}"
         raise ValueError(msg)
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        with np.errstate(over="ignore"):  # what is beyond float64 becomes infinite, and is refused below
+            array = array.astype(np.float64)
     matrix = array.reshape(len(array), -1) if array.size else array.reshape(0, max(array.shape[1:], default=1))
     for column in range(matrix.shape[1]):
         name = "sizes" if array.ndim == 1 else f"sizes[:, {column}]"
