@@ -602,3 +602,32 @@ def test_huge_integers_stay_within_budget(sizes, budget, strategy, cost):
     """Integers beyond the 53 bits of a double are not rounded down into the budget."""
     plan = plan_batches(sizes, budget=budget, strategy=strategy, cost=cost)
     assert [] == [batch for batch in plan if sum(sizes[index] for index in batch) > budget]
+
+
+@pytest.mark.parametrize(
+    ("rows", "budgets"), [([(3, 9), (3, 1), (5, 2), (1, 1)] * 400, [12, 12]), ([(7, 7), (1, 2)] * 300, [15, 9])]
+)
+def test_strata_of_several_measures(rows, budgets):
+    """Where neighbours of several measures mix, each batch is within every budget in every epoch."""
+    arguments = {"budget": budgets, "strategy": "by_size", "shuffle": True, "window": 100}
+    plans = [plan_batches(rows, **arguments, epoch=epoch) for epoch in range(4)]
+    assert 1 == len({len(plan) for plan in plans})
+    assert [list(range(len(rows)))] * 4 == [sorted(plan.indices.tolist()) for plan in plans]
+    totals = [np.sum([rows[index] for index in batch], axis=0) for plan in plans for batch in plan]
+    assert (np.max(totals, axis=0) <= budgets).all()
+    assert len({companions(plan) for plan in plans}) > 1
+
+
+@pytest.mark.parametrize("budget", [1.0, 0.3, 2.0**20, 5 * 2**30, 10**7 + 1])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_best_fit_of_fine_sizes(budget, shuffle):
+    """Sizes finer than a millionth of the budget, or fractions, are packed as tightly and never over budget."""
+    kind = np.float64 if isinstance(budget, float) else np.int64
+    sizes = (np.random.default_rng(9).random(3000) * budget / 4).astype(kind)
+    plan = plan_batches(sizes, budget=budget, strategy="best_fit", shuffle=shuffle)
+    values = sizes.tolist()
+    assert [] == [batch for batch in plan if added(values[index] for index in batch) > budget]
+    fewest = math.ceil(float(sizes.sum()) / budget)
+    assert fewest <= len(plan) <= fewest * 1.02 + 2
+    halves = plan_batches(np.full(40, budget / 2, kind), budget=budget, strategy="best_fit")
+    assert 20 == len(halves)

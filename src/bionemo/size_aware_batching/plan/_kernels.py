@@ -322,15 +322,26 @@ def _up_to(values: IntArray, size: int) -> int:
 
 @_jit
 def pack_exactly(
-    values: IntArray, ends: IntArray, capacity: int, max_items: int, slot_batch: AnyArray, slot_place: AnyArray
+    values: IntArray,
+    ends: IntArray,
+    capacity: int,
+    max_items: int,
+    sampled: int,
+    slot_batch: AnyArray,
+    slot_place: AnyArray,
 ) -> int:
     """Pack batch after batch: the largest that fits, and for the last two the pair that leaves the least room.
+
+    Taking the largest again and again leaves elements of one size for the last batches, which seldom fill them. With
+    `sampled`, only the first of a batch is the largest, and those between it and the last two are drawn from all
+    sizes by a golden ratio sequence, so that to the end sizes of all kinds are left.
 
     Args:
         values: (v,) distinct sizes, ascending, each at most `capacity`.
         ends: (v + 1,) where the elements of each size begin and end in the order of slots; used up here.
         capacity: the largest sum.
         max_items: the largest number of elements in a batch.
+        sampled: 1 or 0, see above.
         slot_batch: (n,), receives the batch of each element.
         slot_place: (n,), receives its place there.
 
@@ -340,6 +351,7 @@ def pack_exactly(
     # Value numbers from 1; last[i] leads to the largest one up to i that is not used up.
     last = np.arange(values.size + 1)
     begins = ends[:-1].copy()
+    upper, n, point = ends[1:].copy() - 1, ends[-1], 0
     batches = 0
     while _available(last, values.size) > 0:
         room, items = capacity, 0
@@ -361,6 +373,11 @@ def pack_exactly(
                     if values[i - 1] * 2 < room:
                         break
                     i = _available(last, i - 1)
+            elif sampled == 1 and items > 0:
+                point = (point + 2654435769) % 4294967296  # 2^32 over the golden ratio
+                drawn = _available(last, _up_to(upper, (point * n) // 4294967296 - 1) + 1)
+                if 0 < drawn < first:
+                    first = drawn
             for i in (first, second):
                 if i > 0:
                     ends[i] -= 1

@@ -23,9 +23,9 @@ def pack(slots: AnyArray, budget: float, max_items: int, strata: int) -> Templat
     """Pack slots of ascending size into few batches.
 
     Batch after batch takes the largest that fits, and as its last two the pair that leaves the least room. Where that
-    needs more than a batch and a thousandth over the sum divided by the budget, best-fit decreasing is tried too,
-    which never needs more than 11/9 of the fewest batches plus one (Johnson, "Near-optimal bin packing algorithms",
-    1973); the better of the two is taken.
+    needs a batch and a thousandth more than the sum divided by the budget, the same is tried with elements of all
+    sizes in each batch, and then best-fit decreasing, which never needs more than 11/9 of the fewest batches plus one
+    (Johnson, "Near-optimal bin packing algorithms", 1973); the best of them is taken.
 
     Sizes are rounded up to a millionth of the budget unless they and the budget are integers of that range, or
     multiples of that part. O(n log n).
@@ -43,14 +43,19 @@ def pack(slots: AnyArray, budget: float, max_items: int, strata: int) -> Templat
     else:
         capacity, sizes = _RESIDUALS, _rounded_up(slots, budget)
     values, counts = np.unique(sizes, return_counts=True)
-    ends = np.concatenate([[0], np.cumsum(counts)])
-    found = np.empty((2, slots.size), index_type(slots.size))
-    count = _kernels.pack_exactly(values, ends, capacity, max_items, *found)
     fewest = max(-(-int(sizes.sum()) // capacity), -(-sizes.size // max_items))
-    if count > fewest + max(1, fewest // 1000):
-        other = np.empty_like(found)
-        fewer = _kernels.pack(sizes, capacity, max_items, _levels(capacity), *other)
-        count, found = (fewer, other) if fewer < count else (count, found)
+    count, found = slots.size + 1, np.empty((2, 0), index_type(slots.size))
+    for attempt in range(3):
+        tried = np.empty((2, slots.size), found.dtype)
+        if attempt < 2:
+            ends = np.concatenate([[0], np.cumsum(counts)])
+            needed = _kernels.pack_exactly(values, ends, capacity, max_items, attempt, *tried)
+        else:
+            needed = _kernels.pack(sizes, capacity, max_items, _levels(capacity), *tried)
+        if needed < count:
+            count, found = needed, tried
+        if count <= fewest + max(1, fewest // 1000):
+            break
     return Template(strata, np.bincount(found[0], minlength=count).astype(np.int64), (found[0], found[1]))
 
 
