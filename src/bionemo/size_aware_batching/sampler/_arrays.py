@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import torch
 
+from bionemo.size_aware_batching._checks import kind_of
+from bionemo.size_aware_batching.errors import ArgumentKindError
+
 if TYPE_CHECKING:
     from bionemo.size_aware_batching._types import AnyArray, IntArray
 
-__all__ = ["CHUNK", "IndexSequence", "tensor_to_numpy"]
+__all__ = ["CHUNK", "IndexSequence", "real_vector", "tensor_to_numpy"]
 
 # Elements converted to Python ints at a time: enough to make the conversion's overhead vanish, small enough
 # that a pass over a hundred million elements neither pauses nor holds them all.
@@ -32,6 +35,31 @@ def tensor_to_numpy(name: str, tensor: torch.Tensor) -> AnyArray:
     if tensor.is_floating_point() and tensor.dtype not in (torch.float16, torch.float32, torch.float64):
         tensor = tensor.to(torch.float64)
     array: AnyArray = tensor.resolve_neg().resolve_conj().numpy()
+    return array
+
+
+def real_vector(name: str, tensor: Any) -> AnyArray:
+    """View a tensor of real numbers as a numpy vector.
+
+    Raises:
+        ArgumentKindError: not a tensor.
+        ValueError: not 1-D, not real, or with NaN.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        msg = f"`{name}` must be a torch.Tensor, got {kind_of(tensor)}"
+        raise ArgumentKindError(msg)
+    if tensor.ndim != 1 or tensor.is_complex() or tensor.dtype == torch.bool:
+        msg = f"`{name}` must be a 1-D tensor of real numbers, got shape {tuple(tensor.shape)}, {tensor.dtype}"
+        raise ValueError(msg)
+    array = tensor_to_numpy(name, tensor)
+    if array.dtype == np.uint64:
+        if array.size and int(array.max()) >= 2**63:
+            msg = f"`{name}` must be below 2^63, got {array.max()} at index {int(array.argmax())}"
+            raise ValueError(msg)
+        array = array.astype(np.int64)
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        msg = f"`{name}` must not be NaN, got NaN at index {int(np.flatnonzero(np.isnan(array))[0])}"
+        raise ValueError(msg)
     return array
 
 

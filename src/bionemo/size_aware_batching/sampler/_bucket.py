@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, Sampler
 from bionemo.size_aware_batching._checks import kind_of
 from bionemo.size_aware_batching.errors import ArgumentKindError, OutOfRangeWarning
 from bionemo.size_aware_batching.plan import bucket_drawer, group_by_bucket
-from bionemo.size_aware_batching.sampler._arrays import IndexSequence, tensor_to_numpy
+from bionemo.size_aware_batching.sampler._arrays import IndexSequence, real_vector
 from bionemo.size_aware_batching.sampler._size_aware import SizeAwareBatchSampler
 from bionemo.size_aware_batching.sampler._sizeof import SizeLookup
 from bionemo.size_aware_batching.sampler._words import raw_words
@@ -133,8 +133,8 @@ class BucketBatchSampler(Sampler[list[int]]):
         Warns:
             OutOfRangeWarning: some elements lie in no bucket; with their number.
         """
-        values = _real_vector("sizes", sizes)
-        boundaries = np.sort(_real_vector("bucket_boundaries", bucket_boundaries))
+        values = real_vector("sizes", sizes)
+        boundaries = np.sort(real_vector("bucket_boundaries", bucket_boundaries))
         if boundaries.size < 2:
             msg = f"`bucket_boundaries` must have at least 2 values, got {boundaries.size}"
             raise ValueError(msg)
@@ -289,31 +289,6 @@ class BucketBatchSampler(Sampler[list[int]]):
             self._base_class(order, **kwargs)  # type: ignore[call-arg]
             for order, kwargs in zip(orders, self._kwargs, strict=True)
         ]
-
-
-def _real_vector(name: str, tensor: Any) -> AnyArray:
-    """View a tensor of real numbers as a numpy vector.
-
-    Raises:
-        ArgumentKindError: not a tensor.
-        ValueError: not 1-D, not real, or with NaN.
-    """
-    if not isinstance(tensor, torch.Tensor):
-        msg = f"`{name}` must be a torch.Tensor, got {kind_of(tensor)}"
-        raise ArgumentKindError(msg)
-    if tensor.ndim != 1 or tensor.is_complex() or tensor.dtype == torch.bool:
-        msg = f"`{name}` must be a 1-D tensor of real numbers, got shape {tuple(tensor.shape)}, {tensor.dtype}"
-        raise ValueError(msg)
-    array = tensor_to_numpy(name, tensor)
-    if array.dtype == np.uint64:
-        if array.size and int(array.max()) >= 2**63:
-            msg = f"`{name}` must be below 2^63, got {array.max()} at index {int(array.argmax())}"
-            raise ValueError(msg)
-        array = array.astype(np.int64)
-    if array.dtype.kind == "f" and np.isnan(array).any():
-        msg = f"`{name}` must not be NaN, got NaN at index {int(np.flatnonzero(np.isnan(array))[0])}"
-        raise ValueError(msg)
-    return array
 
 
 def _keywords(name: str, value: Any) -> dict[str, Any]:
