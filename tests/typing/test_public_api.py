@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, SequentialSampler
+from torch.utils.data import DataLoader, SequentialSampler, TensorDataset
 
 from bionemo.size_aware_batching import (
     BatchShape,
@@ -46,7 +46,7 @@ def test_names_beyond_have_types() -> None:
     """So do the names beyond them."""
     plan: Plan = plan_batches([1, 2, 3], budget=4, cost=PaddedCost(), strategy="by_size")
     sampler = BudgetBatchSampler(np.array([1, 2, 3]), budget=4, shuffle=True)
-    loader = DataLoader([1, 2, 3], batch_sampler=sampler)
+    loader: DataLoader[tuple[torch.Tensor, ...]] = DataLoader(TensorDataset(torch.arange(3)), batch_sampler=sampler)
     shapes = [BatchShape(n, length, n * length) for n in (1, 2, 4) for length in (8, 16)]
     model: MemoryModel = MemoryModel().fit(shapes, [100.0 + s.items * s.longest for s in shapes])
     profile: Profile = measure_peaks([1], lambda _: shapes[0], "cpu", progress=False)
