@@ -102,7 +102,15 @@ class Plan:
 
     def summary(self) -> PlanSummary:
         """Say what the plan makes of its budget: waste, batch sizes, the worst batches. Print it to read it."""
-        return summarise(self)
+        return summarise(
+            items=self.items,
+            longest=self.longest,
+            total=self.total,
+            used=self.cost / self.budget,
+            uniform=self.uniform,
+            skipped=self.skipped.size,
+            largest=float(self.largest_cost),
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as an uncompressed `.npz`; the file is replaced whole or not at all."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from bionemo.size_aware_batching.plan._plan import Plan
+    from bionemo.size_aware_batching._types import AnyArray, IntArray
 
 __all__ = ["PlanSummary", "WorstBatch", "summarise"]
 
@@ -69,30 +69,46 @@ class PlanSummary:
         )
 
 
-def summarise(plan: Plan) -> PlanSummary:
-    """Compute the figures of a plan."""
-    items = plan.items
-    padded = items * (plan.longest if plan.longest.ndim == 1 else plan.longest[:, 0])
-    real = plan.total if plan.total.ndim == 1 else plan.total[:, 0]
-    whole, filled = float(padded.sum(dtype=np.float64)), float(real.sum(dtype=np.float64))
-    used = plan.cost / plan.budget
+def summarise(
+    *,
+    items: IntArray,
+    longest: AnyArray,
+    total: AnyArray,
+    used: AnyArray,
+    uniform: AnyArray,
+    skipped: int,
+    largest: float,
+) -> PlanSummary:
+    """Compute the figures of a plan.
+
+    Args:
+        items: (batches,) numbers of elements.
+        longest: (batches,) or (batches, measures) largest sizes.
+        total: likewise, sums of sizes.
+        used: (batches,) or (batches, budgets) costs over budgets.
+        uniform: (batches,) whether all elements have one size.
+        skipped: number of elements left out.
+        largest: what the largest element costs alone, over the budget.
+    """
+    first, real = (array if array.ndim == 1 else array[:, 0] for array in (longest, total))
+    whole, filled = float((items * first).sum(dtype=np.float64)), float(real.sum(dtype=np.float64))
     used = used if used.ndim == 1 else used.max(axis=1)
     some = used if used.size else np.zeros(1)
     costliest = np.argsort(-used, kind="stable")[:_WORST]
     return PlanSummary(
-        batches=len(plan),
-        elements=plan.indices.size,
-        skipped=plan.skipped.size,
-        uniform=int(plan.uniform.sum()),
+        batches=items.size,
+        elements=int(items.sum()),
+        skipped=skipped,
+        uniform=int(uniform.sum()),
         padding_fraction=(whole - filled) / whole if whole else 0.0,
         slack_fraction=float(np.maximum(1 - some, 0).mean()) if used.size else 0.0,
         budget_used_mean=float(some.mean()),
         budget_used_min=float(some.min()),
         budget_used_max=float(some.max()),
         items_percentiles=tuple(np.percentile(items if items.size else [0], _PERCENTILES).tolist()),
-        largest_element_fraction=float(plan.largest_cost),
+        largest_element_fraction=largest,
         worst=tuple(
-            WorstBatch(b, float(used[b]), int(items[b]), _plain(plan.longest[b].tolist())) for b in costliest.tolist()
+            WorstBatch(b, float(used[b]), int(items[b]), _plain(longest[b].tolist())) for b in costliest.tolist()
         ),
     )
 
