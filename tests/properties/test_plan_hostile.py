@@ -106,6 +106,7 @@ BAD_SIZES = {
     "beyond double": lambda: [10**400, 1],
     "negative beyond double": lambda: [-(10**400), 1],
     "beyond double long": lambda: np.array([np.longdouble("1e400"), 1]),
+    "masked array": lambda: np.ma.masked_array([1, 2], [True, False]),
     "meta tensor": lambda: torch.ones(3, device="meta"),
     "sparse tensor": lambda: torch.ones(3).to_sparse(),
 }

@@ -169,11 +169,35 @@ def test_pack(capacity, max_items):
     assert packed_naively(sizes.tolist(), capacity, max_items) == sorted(sums)
 
 
+@pytest.mark.parametrize("capacity", [1, 40, 1000, 2**20])
+@pytest.mark.parametrize("max_items", [1, 2, 3, 200])
+@pytest.mark.parametrize("sampled", [0, 1])
+def test_pack_exactly(capacity, max_items, sampled):
+    """Batch after batch is filled alike: each element once, none over the limits, no two that fit into one."""
+    sizes = np.sort(RANDOM.integers(0, capacity // RANDOM.integers(1, 5) + 1, 150))
+    values, counts = np.unique(sizes, return_counts=True)
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    compiled, plain = both("pack_exactly", values, ends, capacity, max_items, sampled, *np.full((2, 150), -1, np.int32))
+    assert plain == compiled
+    batch, place = np.array(compiled[1][2][1]), np.array(compiled[1][3][1])
+    items = np.bincount(batch)
+    sums = np.bincount(batch, weights=sizes)
+    assert (compiled[0], True, True) == (items.size, items.max() <= max_items, sums.max() <= capacity)
+    assert {(b, i) for b in range(items.size) for i in range(items[b])} == set(zip(batch, place, strict=True))
+    smallest = np.array([sizes[batch == b].min() for b in range(items.size)])
+    follows = np.minimum.accumulate(smallest[::-1])[::-1]
+    room = (items[:-1] < max_items) & (sums[:-1] + follows[1:] <= capacity)
+    assert [] == np.flatnonzero(room).tolist()
+
+
 @pytest.mark.parametrize("word", [0, 1, 2**31 - 1, 2**32 - 1, 123456789])
 def test_draw_bucket(word):
     """The same bucket is drawn."""
     counts = np.array([3, 0, 17, 1, 0, 400])
     compiled, plain = both("draw_bucket", word, counts, 421)
+    assert plain == compiled
+    alike = np.full(40, 7)
+    compiled, plain = both("draw_bucket", word, alike, 280)
     assert plain == compiled
 
 

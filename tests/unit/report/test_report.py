@@ -84,9 +84,10 @@ PROFILE = Profile((*RECORDS, PeakRecord(9, None, None, None, None, 0, "oom", 0.1
 EPOCHS = {"one": np.array([[3, 50, 140], [2, 100, 190.0]]), "two": np.array([[5, 20, 90.0]])}
 
 
-@pytest.mark.parametrize("budget", [200 * MIB, 8 * 2**30])
 @pytest.mark.parametrize(
-    "epochs", [EPOCHS, {}, {f"way {i}": EPOCHS["one"] for i in range(7)}], ids=["two", "none", "many"]
+    ("budget", "epochs"),
+    [(200 * MIB, EPOCHS), (8 * 2**30, {}), (200 * MIB, {f"way {i}": EPOCHS["one"] for i in range(7)})],
+    ids=["two", "none", "many"],
 )
 def test_figure_is_a_png(budget, epochs):
     """The figure is a PNG file of 1650 by 690 pixels, for any number of epochs and budgets of any unit."""

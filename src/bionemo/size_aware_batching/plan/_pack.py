@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,8 +26,8 @@ def pack(slots: AnyArray, budget: float, max_items: int, strata: int) -> Templat
     sizes in each batch, and then best-fit decreasing, which never needs more than 11/9 of the fewest batches plus one
     (Johnson, "Near-optimal bin packing algorithms", 1973); the best of them is taken.
 
-    Sizes are rounded up to a millionth of the budget unless they and the budget are integers of that range, or
-    multiples of that part. O(n log n).
+    Sizes are rounded up to a millionth of the budget unless they and the budget are integers of that range, or are
+    multiples of that part and add up without rounding. O(n log n).
 
     Args:
         slots: (n,) ascending sizes, each at most `budget`.
@@ -36,17 +35,25 @@ def pack(slots: AnyArray, budget: float, max_items: int, strata: int) -> Templat
         max_items: the largest number of elements in a batch.
         strata: passed on to the template.
     """
+    if slots.dtype.kind == "i" and budget < _RESIDUALS:
+        return _fewest(slots.astype(np.int64), max(int(budget), 1), max_items, strata)
+    for cautious in (False, True):
+        template = _fewest(_rounded_up(slots, budget, cautious=cautious), _RESIDUALS, max_items, strata)
+        # Sums as they will be added up, from the smallest on; those of the copies are no larger.
+        if (np.bincount(template.places()[0], weights=slots) <= budget).all():
+            break
+    return template
+
+
+def _fewest(sizes: IntArray, capacity: int, max_items: int, strata: int) -> Template:
+    """Pack integers in up to three ways, until one is near the bound; return the best."""
     from bionemo.size_aware_batching.plan import _kernels  # noqa: PLC0415
 
-    if slots.dtype.kind == "i" and budget < _RESIDUALS:
-        capacity, sizes = max(int(budget), 1), slots.astype(np.int64)
-    else:
-        capacity, sizes = _RESIDUALS, _rounded_up(slots, budget)
     values, counts = np.unique(sizes, return_counts=True)
     fewest = max(-(-int(sizes.sum()) // capacity), -(-sizes.size // max_items))
-    count, found = slots.size + 1, np.empty((2, 0), index_type(slots.size))
+    count, found = sizes.size + 1, np.empty((2, 0), index_type(sizes.size))
     for attempt in range(3):
-        tried = np.empty((2, slots.size), found.dtype)
+        tried = np.empty((2, sizes.size), found.dtype)
         if attempt < 2:
             ends = np.concatenate([[0], np.cumsum(counts)])
             needed = _kernels.pack_exactly(values, ends, capacity, max_items, attempt, *tried)
@@ -68,13 +75,10 @@ def _levels(capacity: int) -> IntArray:
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
-def _rounded_up(slots: AnyArray, budget: float) -> AnyArray:
-    """Express sizes in units of the budget's 2^-20, so that what fits in units fits in floating point too."""
+def _rounded_up(slots: AnyArray, budget: float, *, cautious: bool) -> IntArray:
+    """Express sizes in units of the budget's 2^-20; a cautious answer leaves room for rounding of their sums."""
     unit = budget / _RESIDUALS
     units = slots / unit
     whole = np.rint(units)
-    # Multiples of a unit of few bits add up without rounding; others get room for the rounding of their sums.
-    few_bits = (math.frexp(budget)[0] * 2**33).is_integer() and float(budget) == budget
-    few_bits = few_bits and slots.max(initial=0) < 2**53
-    exact = (whole * unit == slots) & few_bits
+    exact = (whole * unit == slots) & (slots < 2**53) & (not cautious)
     return np.where(exact, whole, np.minimum(np.ceil(units + 1e-6), _RESIDUALS)).astype(np.int64)

@@ -96,7 +96,7 @@ def plan_batches(
     >>> list(plan_batches([100, 10, 10, 10, 100], budget=200, cost="padded", strategy="by_size"))
     [[1, 2, 3], [0, 4]]
     >>> list(plan_batches([6, 3, 5, 4], budget=9, strategy="best_fit"))
-    [[0, 1], [2, 3]]
+    [[1, 0], [3, 2]]
     """
     matrix = size_matrix(sizes)
     price = Price(cost, budget, matrix.shape[1])

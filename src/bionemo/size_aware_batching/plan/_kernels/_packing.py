@@ -38,6 +38,15 @@ def _up_to(values: IntArray, size: int) -> int:
 
 
 @_jit
+def _number_places(slot_batch: AnyArray, batches: int, slot_place: AnyArray) -> None:
+    """Number the elements of each batch in the order of the slots."""
+    items = np.zeros(batches, np.int64)
+    for i in range(slot_batch.size):
+        slot_place[i] = items[slot_batch[i]]
+        items[slot_batch[i]] += 1
+
+
+@_jit
 def pack_exactly(
     values: IntArray,
     ends: IntArray,
@@ -60,7 +69,7 @@ def pack_exactly(
         max_items: the largest number of elements in a batch.
         sampled: 1 or 0, see above.
         slot_batch: (n,), receives the batch of each element.
-        slot_place: (n,), receives its place there.
+        slot_place: (n,), receives its place there, in the order of the slots.
 
     Returns:
         The number of batches.
@@ -98,12 +107,13 @@ def pack_exactly(
             for i in (first, second):
                 if i > 0:
                     ends[i] -= 1
-                    slot_batch[ends[i]], slot_place[ends[i]] = batches, items
+                    slot_batch[ends[i]] = batches
                     items += 1
                     room -= values[i - 1]
                     if ends[i] == begins[i - 1]:
                         last[i] = i - 1
         batches += 1
+    _number_places(slot_batch, batches, slot_place)
     return batches
 
 
@@ -120,7 +130,7 @@ def pack(
         levels: (6,) where each level of the index of residuals begins in its array, and the array's size; level 0 has
             a bit for each residual, each higher level a bit for each word of the level below, 32 bits a word.
         slot_batch: (n,), receives the batch of each element.
-        slot_place: (n,), receives its place there.
+        slot_place: (n,), receives its place there, in the order of the slots.
 
     Returns:
         The number of batches.
@@ -168,7 +178,7 @@ def pack(
                     break
                 position >>= 5
                 level += 1
-        slot_batch[i], slot_place[i] = batch, items[batch]
+        slot_batch[i] = batch
         items[batch] += 1
         left = found - size
         residual[batch] = left
@@ -179,4 +189,5 @@ def pack(
             for level in range(levels.size - 1):
                 words[levels[level] + (position >> 5)] |= 1 << (position & 31)
                 position >>= 5
+    _number_places(slot_batch, batches, slot_place)
     return batches
