@@ -122,7 +122,7 @@ def start(folder, code, *arguments):
 
 
 def finished(process):
-    output, error = process.communicate(timeout=120)
+    output, error = process.communicate(timeout=300)
     return process.returncode, output, error
 
 

@@ -190,6 +190,22 @@ def test_pack_exactly(capacity, max_items, sampled):
     assert [] == np.flatnonzero(room).tolist()
 
 
+@pytest.mark.parametrize(
+    ("sizes", "capacity", "batches"),
+    [
+        pytest.param([2, 5, 6], 7, [0, 0, 1], id="the smaller two fill the room"),
+        pytest.param([3, 4, 5, 6, 7], 10, [0, 1, 2, 1, 0], id="the first of equal pairs"),
+        pytest.param([1, 2, 4, 4, 7], 8, [0, 2, 1, 1, 0], id="two of one size"),
+    ],
+)
+def test_pack_exactly_takes_the_pair_that_leaves_the_least_room(sizes, capacity, batches):
+    """Of the pairs that can end a batch, the one that leaves the least room is taken, largest first among equals."""
+    values, counts = np.unique(sizes, return_counts=True)
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    for _, arrays in both("pack_exactly", values, ends, capacity, 9, 0, *np.zeros((2, len(sizes)), np.int32)):
+        assert batches == arrays[2][1]
+
+
 @pytest.mark.parametrize("word", [0, 1, 2**31 - 1, 2**32 - 1, 123456789])
 def test_draw_bucket(word):
     """The same bucket is drawn."""
