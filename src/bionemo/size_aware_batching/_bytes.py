@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
+from fractions import Fraction
 
 __all__ = ["format_bytes", "parse_bytes"]
 
@@ -34,7 +34,7 @@ def parse_bytes(text: str) -> int:
         raise ValueError(msg)
     number, unit, binary = match[1], (match[2] or "").upper(), match[3]
     decimal = unit and not binary and text.strip().upper().endswith("B")
-    count = int(Decimal(number) * (_DECIMAL if decimal else _UNITS)[unit])
+    count = int(Fraction(number) * (_DECIMAL if decimal else _UNITS)[unit])
     if count <= 0:
         msg = f"a number of bytes must be positive, got {text!r:.40}"
         raise ValueError(msg)

@@ -95,7 +95,7 @@ def run_demo(
             budget_used_mean=float(model.upper_bound(epoch.shapes).mean() / limit),
             predicted_peak_bytes=int(model.predict(epoch.shapes).max()),
             measured_peak_bytes=record.peak_bytes,
-            real_units_per_second=record.residues / record.seconds,
+            real_units_per_second=record.residues / record.seconds if record.seconds else 0.0,
             steps=record.steps,
             out_of_memory=record.out_of_memory,
         )

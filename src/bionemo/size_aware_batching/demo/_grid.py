@@ -50,7 +50,7 @@ def measure_grid(proteins: list[str], step: LanguageModelStep, device: torch.dev
         if measured[0].peak_bytes is None:
             break
         probes += measured
-        if measured[0].peak_bytes > _PROBED_SHARE * budget:
+        if len(probes) > 1 and measured[0].peak_bytes > _PROBED_SHARE * budget:
             break
     room = _room(probes, budget)
     if room < 2 * lengths.min():

@@ -91,7 +91,7 @@ def _one(step: LanguageModelStep, batch: list[str], record: Trained, *, timed: b
     begin = time.perf_counter()
     try:
         shape = step(batch)
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         record.out_of_memory += 1

@@ -167,7 +167,7 @@ def _ran_out(work: Callable[[Any], Any], data: Any) -> tuple[bool, Any]:
         if not is_out_of_memory(error):
             raise
         # As text: a log record that held the error would hold the step's tensors.
-        _log.warning("a step ran out of memory: %.200s", str(error))
+        _log.info("a step ran out of memory: %.200s", str(error))
     return True, None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from bionemo.size_aware_batching._bytes import format_bytes, parse_bytes
@@ -74,5 +74,5 @@ class MemoryBudget(int):
 def _count(limit: Any, available: int) -> int:
     if isinstance(limit, str):
         percent = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", limit, re.ASCII)
-        return int(available * Decimal(percent[1]) / 100) if percent else parse_bytes(limit)
+        return int(available * Fraction(percent[1]) / 100) if percent else parse_bytes(limit)
     return check_int("limit", limit, at_least=1)

@@ -100,14 +100,14 @@ def margin_for(held_out: FloatArray, parameters: int, coverage: float) -> float:
     World", 2005). A few dozen measurements do not reach 0.999 that way; then it is the larger of the worst held-out
     ratio and the one-sided Student t limit of the held-out relative errors.
     """
-    from scipy.stats import t  # noqa: PLC0415 - slow to import
+    from scipy.special import stdtrit  # noqa: PLC0415 - slow to import
 
     n = held_out.size
     rank = math.ceil((n + 1) * coverage)
     if rank <= n:
         return float(max(np.sort(held_out)[rank - 1], 1.0))
     spread = math.sqrt(float(np.square(held_out - 1).sum()) / max(n - parameters, 1))
-    limit = 1 + float(t.ppf(coverage, max(n - parameters, 1))) * spread * math.sqrt(1 + 1 / n)
+    limit = 1 + float(stdtrit(max(n - parameters, 1), coverage)) * spread * math.sqrt(1 + 1 / n)
     return float(max(held_out.max(), limit, 1.0))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -150,7 +149,7 @@ def _record(document: dict[str, Any]) -> PeakRecord:
     elif record.status != "oom" or record.peak_bytes is not None or record.features is not None:
         raise ValueError(record.index)
     seconds = record.seconds
-    timed = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds < math.inf
+    timed = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds < 2.0**62
     if not timed or not all(map(_is_count, counts)):
         raise ValueError(record.index)
     return record

@@ -73,7 +73,7 @@ def plan_batches(
         max_items: the largest number of elements in a batch; by default unlimited.
         items_multiple_of: round numbers of elements above this down to a multiple of it; not with "best_fit".
         oversized: what to do with an element that alone costs more than the budget: "raise", "skip" it with a
-            warning, or give it a batch "alone" with a warning.
+            warning, or give it a batch "alone", behind the others unless shuffled, with a warning.
         shuffle: random order, see above. "in_order" keeps runs of elements together and draws where they are cut.
         seed: with `epoch` decides the random order, alone: no global random state is read.
         epoch: see `seed`.
