@@ -23,7 +23,7 @@ def demo(
         Optional[str],  # noqa: UP045
         typer.Option(help="Limit on a step's peak memory: 2GiB, 30%. Default: 512MiB on a CPU, 10% of a GPU."),
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Batches to train of each way to batch.")] = 6,
+    steps: Annotated[int, typer.Option(min=1, help="Batches to train of each way to batch.")] = 4,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Decides weights, order and masked residues.")] = 0,
     fasta: Annotated[
         Optional[Path],  # noqa: UP045

@@ -53,7 +53,7 @@ def run_demo(
     fasta: str | os.PathLike[str] | None = None,
     device: str | None = None,
     budget: str | None = None,
-    steps: int = 6,
+    steps: int = 4,
     seed: int = 0,
     say: Callable[[str], Any] = lambda _: None,
 ) -> Demo:

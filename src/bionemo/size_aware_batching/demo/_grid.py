@@ -22,8 +22,8 @@ __all__ = ["measure_grid"]
 # Tokens of the first batches: two tiny ones, to see whether the optimizer's update sets a floor, then growing ones
 # until one takes this share of the budget.
 _PROBES, _PROBED_SHARE = (128, 256, 1024, 4096, 16384), 0.2
-_QUANTILES = (0.1, 0.5, 0.9, 0.99)
-_FRACTIONS = (0.1, 0.3, 0.75)
+_QUANTILES = (0.1, 0.5, 0.95)
+_FRACTIONS = (0.1, 0.3, 0.6)
 _FEWEST_LENGTHS = 4
 
 
