@@ -220,8 +220,8 @@ def test_m7_budget_says_which_number_it_bounds():
 @pytest.mark.parametrize(
     ("dataset", "text"),
     [
-        ([16] * 6, "all 6 measured batches have items = 16, .* measure in addition batches with other values of items"),
-        ([4, 8, 16, 32], "all 4 measured batches have longest = 64, .* other values of longest"),
+        ([16] * 6, r"the measured batches \(6\) all have items = 16, .* with other values of items"),
+        ([4, 8, 16, 32], r"the measured batches \(4\) all have longest = 64, .* other values of longest"),
     ],
 )
 def test_m8_shapes_that_are_all_alike(dataset, text):

@@ -30,7 +30,7 @@ def parse_bytes(text: str) -> int:
     """
     match = _PATTERN.fullmatch(text)
     if match is None:
-        msg = f"not a number of bytes: {text!r:.40}; write for example 512MiB, 16GiB or 4096"
+        msg = f"not a number of bytes: {text!r:.40}; write for example 512MiB, 16GiB or 4096, or a share such as 90%"
         raise ValueError(msg)
     number, unit, binary = match[1], (match[2] or "").upper(), match[3]
     decimal = unit and not binary and text.strip().upper().endswith("B")

@@ -65,7 +65,7 @@ class MemoryBudget(int):
                 f"{self.device}: {format_bytes(self.total_bytes)} in all",
                 f"- {format_bytes(self.outside_bytes)} used outside this process's tensors",
                 f"= {format_bytes(available)} available",
-                f"- {format_bytes(available - self)} kept free (limit {self.limit}): the allocator's fragments",
+                f"- {format_bytes(available - self)} left free by the limit {self.limit}",
                 f"= {format_bytes(self)} budget for peak allocated bytes",
             ]
         )
@@ -75,4 +75,7 @@ def _count(limit: Any, available: int) -> int:
     if isinstance(limit, str):
         percent = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", limit, re.ASCII)
         return int(available * Fraction(percent[1]) / 100) if percent else parse_bytes(limit)
+    if isinstance(limit, float):
+        msg = f"`limit` must be text or whole bytes, got the float {limit}; for a share write for example '90%'"
+        raise TypeError(msg)
     return check_int("limit", limit, at_least=1)

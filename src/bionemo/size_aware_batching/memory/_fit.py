@@ -115,13 +115,14 @@ def _check_variety(table: FloatArray) -> None:
     if len(table) == 0:
         msg = "there is nothing to fit: no batch was measured, or all ran out of memory; measure smaller batches"
         raise NotIdentifiableError(msg)
-    for column, name in ((0, "items"), (1, "longest")):
-        if np.unique(table[:, column]).size < 2:
-            msg = (
-                f"all {len(table)} measured batches have {name} = {table[0, column]:g}, which cannot tell fixed bytes "
-                f"from bytes per element: measure in addition batches with other values of {name}"
-            )
-            raise NotIdentifiableError(msg)
+    same = [name for column, name in ((0, "items"), (1, "longest")) if np.unique(table[:, column]).size < 2]
+    if same:
+        values = " and ".join(f"{name} = {table[0, ('items', 'longest').index(name)]:g}" for name in same)
+        msg = (
+            f"the measured batches ({len(table)}) all have {values}, which cannot tell fixed bytes from bytes per "
+            f"element: measure in addition batches with other values of {' and '.join(same)}, about 20 in all"
+        )
+        raise NotIdentifiableError(msg)
     shapes = len(np.unique(table, axis=0))
     if shapes < 4:
         msg = f"{shapes} different batch shapes are too few: measure at least 4, better 20, small and large ones"

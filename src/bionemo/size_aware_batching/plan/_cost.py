@@ -194,7 +194,8 @@ def _one_budget(value: Any) -> int | float:
     if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0 and value.dtype.kind in "iuf":
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        msg = f"`budget` must be a number, got {kind_of(value)}"
+        hint = "; memory_budget() makes bytes of text such as '90%'" if isinstance(value, str) else ""
+        msg = f"`budget` must be a number, got {kind_of(value)}{hint}"
         raise TypeError(msg)
     if not 0 < value < math.inf or (isinstance(value, int) and value > 2**1000):
         msg = f"`budget` must be positive and finite, got {value!r:.40}"

@@ -56,7 +56,8 @@ def plan_batches(
         sizes 100 10 10 10 100, cost "padded", budget 150, in order   ->   100 | 10 10 10 | 100
 
     With `shuffle`, companions change from epoch to epoch, and batches come in random order. The number of batches is
-    the same in every epoch. The order is a function of (seed, epoch) alone, the same on every machine.
+    the same in every epoch, with "by_size" and "in_order" at most one more than unshuffled for small plans.
+    The order is a function of (seed, epoch) alone, the same on every machine.
 
     Args:
         sizes: (n,) finite numbers, none negative: array (also memory-mapped), list or CPU tensor; or (n, measures),
@@ -89,7 +90,8 @@ def plan_batches(
 
     Warns:
         SkippedElementsWarning: elements were skipped, or are over budget in a batch alone.
-        SuspiciousSizesWarning: all sizes are 0, or all are 1, and the strategy needs real ones.
+        SuspiciousSizesWarning: all sizes are 0, or all are 1, and the strategy needs real ones; or a memory budget in
+            bytes meets a cost that is not.
 
     >>> list(plan_batches([100, 10, 10, 10, 100], budget=150, cost="padded"))
     [[0], [1, 2, 3], [4]]
@@ -120,10 +122,6 @@ def plan_batches(
     over = _over_budget(matrix, price)
     if over.size:
         _report(sizes, matrix, price, over, oversized)
-    if strategy != "in_order" and len(matrix) > 1 and matrix.max() == matrix.min() and matrix[0, 0] in (0, 1):
-        text = f"all {len(matrix)} sizes are {matrix[0, 0]}: is this the length of the right thing?"
-        warnings.warn(text, SuspiciousSizesWarning, stacklevel=2)
-
     kept = None
     work = matrix
     if over.size:
@@ -140,7 +138,9 @@ def plan_batches(
     alone = over if oversized == "alone" else np.empty(0, np.int64)
     batches = _deal(sequenced, matrix, kept, alone, order)
     skipped = over if oversized == "skip" else np.empty(0, np.int64)
-    return _finish(batches, skipped.astype(index_type(len(matrix))), price, flat=np.ndim(sizes) != 2)
+    plan = _finish(batches, skipped.astype(index_type(len(matrix))), price, flat=np.ndim(sizes) != 2)
+    _warn_of_odd_units(matrix, budget, price, strategy, len(plan))
+    return plan
 
 
 def _check_together(
@@ -191,6 +191,18 @@ def _report(sizes: Any, matrix: AnyArray, price: Price, over: IntArray, oversize
     did = "left out" if oversized == "skip" else "given a batch alone"
     text = f"{over.size} of {len(matrix)} elements are over the budget {budget} by themselves and were {did}"
     warnings.warn(text, SkippedElementsWarning, stacklevel=3)
+
+
+def _warn_of_odd_units(matrix: AnyArray, budget: Any, price: Price, strategy: str, batches: int) -> None:
+    """Warn of sizes that are the length of the wrong thing, and of a budget in bytes for a cost that is not."""
+    if len(matrix) < 2:
+        return
+    if strategy != "in_order" and matrix.max() == matrix.min() and matrix[0, 0] in (0, 1):
+        text = f"all {len(matrix)} sizes are {matrix[0, 0]}: is this the length of the right thing?"
+        warnings.warn(text, SuspiciousSizesWarning, stacklevel=3)
+    if hasattr(budget, "account") and price.kind in ("sum", "padded") and batches == 1:
+        text = "all elements fit one batch: a memory budget is in bytes, so the cost must be too; give a MemoryModel"
+        warnings.warn(text, SuspiciousSizesWarning, stacklevel=3)
 
 
 def _exact(matrix: AnyArray, price: Price) -> AnyArray:

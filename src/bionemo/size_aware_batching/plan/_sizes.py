@@ -38,7 +38,7 @@ def size_matrix(sizes: Any) -> AnyArray:
     if array.dtype.kind == "O":
         array = _from_objects(array)
     if array.dtype.kind not in "iuf":
-        msg = f"`sizes` must be integers or floats, got {array.dtype}"
+        msg = f"`sizes` must be integers or floats, such as [len(x) for x in data], got {array.dtype}"
         raise TypeError(msg)
     if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[1] == 0):
         msg = f"`sizes` must be 1-D, or 2-D with a column per measure, got shape {array.shape}"

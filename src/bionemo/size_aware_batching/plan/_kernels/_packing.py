@@ -59,7 +59,7 @@ def pack_exactly(
     """Pack batch after batch: the largest that fits, and for the last two the pair that leaves the least room.
 
     Taking the largest again and again leaves elements of one size for the last batches, which seldom fill them. With
-    `sampled`, only the first of a batch is the largest, and those between it and the last two are drawn from all
+    `sampled`, all but the last two, and a first one larger than half a batch, are drawn from all
     sizes by a golden ratio sequence, so that to the end sizes of all kinds are left.
 
     Args:
@@ -99,7 +99,7 @@ def pack_exactly(
                     if values[i - 1] * 2 < room:
                         break
                     i = _available(last, i - 1)
-            elif sampled == 1 and items > 0:
+            elif sampled == 1 and (items > 0 or values[first - 1] * 2 <= capacity):
                 point = (point + 2654435769) % 4294967296  # 2^32 over the golden ratio
                 drawn = _available(last, _up_to(upper, (point * n) // 4294967296 - 1) + 1)
                 if 0 < drawn < first:
