@@ -220,7 +220,10 @@ def test_m7_budget_says_which_number_it_bounds():
 @pytest.mark.parametrize(
     ("dataset", "text"),
     [
-        ([16] * 6, r"the measured batches \(6\) all have items = 16 and longest = 64, .* other values of items and longest"),
+        (
+            [16] * 6,
+            r"the measured batches \(6\) all have items = 16 and longest = 64, .* other values of items and longest",
+        ),
         ([4, 8, 16, 32], r"the measured batches \(4\) all have longest = 64, .* other values of longest"),
     ],
 )
