@@ -102,7 +102,7 @@ def test_container_over_its_limit(machine):
         ("0%", ValueError, "must be positive"),
         ("some", ValueError, "not a number of bytes: 'some'"),
         (0, ValueError, "`limit` must be at least 1, got 0"),
-        (0.9, TypeError, "`limit` must be an integer, got float"),
+        (0.9, TypeError, "`limit` must be text or whole bytes, got the float"),
         (True, TypeError, "`limit` must be an integer, got bool"),
         (None, TypeError, "`limit` must be an integer, got NoneType"),
     ],
