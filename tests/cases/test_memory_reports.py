@@ -27,13 +27,7 @@ EVERY_ERROR = pytest.mark.parametrize("origin", sorted(ERRORS))
 WHERE = pytest.mark.parametrize("where", ["forward", "backward"])
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _small_heap():
-    """Keep what exists already out of the garbage collector's way, which every measured step calls."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures("small_heap")
 
 
 class Fail(torch.autograd.Function):

@@ -1,6 +1,5 @@
 """`measure_peaks` on a CPU: records, warm-up, order of calls, errors, random states."""
 
-import gc
 import io
 import logging
 import random
@@ -19,13 +18,7 @@ CPU = torch.device("cpu")
 MIB = 2**20
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _small_heap():
-    """Keep what exists already out of the garbage collector's way, which every measured step calls."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures("small_heap")
 
 
 class Untouchable:

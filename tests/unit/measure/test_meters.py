@@ -9,14 +9,7 @@ import torch
 from bionemo.size_aware_batching.errors import OutOfMemoryWarning
 from bionemo.size_aware_batching.measure import collect_cuda_peak_alloc, measure_peaks, meter_for, present_device
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _small_heap():
-    """Keep what exists already out of the garbage collector's way, which every measured step calls."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures("small_heap")
 
 
 class Module:

@@ -13,13 +13,7 @@ SCALAR = 4
 WEIGHT = torch.ones(N)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _small_heap():
-    """Keep what exists already out of the garbage collector's way, which every measured step calls."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures("small_heap")
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def measure_peaks(
 
     The peak is the high-water mark of a whole step, whatever `work` does: forward, backward, optimizer. On an
     accelerator it is the caching allocator's own counter; on a CPU it is the largest sum of live tensor storages
-    that the step touched (see `StorageCounter` in `measure/_storages.py`), not the process's resident memory.
+    that the step touched (without what kernels free within themselves), not the process's resident memory.
 
     Warm-up steps come first and are in no record: the first steps of a training run make the optimizer's state
     and the libraries' workspaces, so their peaks are not what later steps need. An element that runs out of
