@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bionemo.size_aware_batching import BatchShape, MemoryModel, PaddedCost, SumCost, plan_batches
-from bionemo.size_aware_batching.errors import SkippedElementsWarning, SuspiciousSizesWarning
+from bionemo.size_aware_batching.errors import OversizedError, SkippedElementsWarning, SuspiciousSizesWarning
 from bionemo.size_aware_batching.sampler import SizeAwareBatchSampler
 
 LAW = settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
@@ -167,7 +167,8 @@ def problems(draw, strategies=STRATEGIES, costs=COSTS, measures=(1, 1, 2), dtype
         bases = [max(base, *column) for base, column in zip(bases, zip(*alone, strict=True), strict=True)]
     room = draw(st.sampled_from([0, 0, 1, 0.5, 30]))
     budgets = [(base * 1.0001 if isinstance(cost, MemoryModel) else base) + room for base in bases]
-    budgets = [budget if budget > 0 else 1 for budget in budgets]
+    # Adding a half may round a large integer down.
+    budgets = [max(budget, base) if budget > 0 else 1 for budget, base in zip(budgets, bases, strict=True)]
     shuffle = draw(st.booleans())
     by_size = strategy == "by_size"
     arguments = {
@@ -631,3 +632,25 @@ def test_best_fit_of_fine_sizes(budget, shuffle):
     assert fewest <= len(plan) <= fewest * 1.02 + 2
     halves = plan_batches(np.full(40, budget / 2, kind), budget=budget, strategy="best_fit")
     assert 20 == len(halves)
+
+
+@pytest.mark.parametrize("step", [1, 36])
+@pytest.mark.parametrize("multiple", [2, 2.5, 3, 4])
+def test_best_fit_of_coarse_sizes(step, multiple):
+    """Few, coarse sizes to a batch are packed within a batch or a thousandth of the bound."""
+    sizes = np.random.default_rng(3).normal(4500, 1400, 12_000).clip(1100, 10_836).astype(np.int64) // step * step
+    budget = int(multiple * sizes.max())
+    plan = plan_batches(sizes, budget=budget, strategy="best_fit")
+    fewest = -(-int(sizes.sum()) // budget)
+    assert fewest <= len(plan) <= fewest + max(1, fewest // 1000)
+    assert list(range(12_000)) == sorted(plan.indices.tolist())
+    assert max(sizes[batch].sum() for batch in plan) <= budget
+
+
+def test_whole_costs_beyond_floats():
+    """A whole cost that is over a fractional budget by less than floats can tell is over it."""
+    size, budget = 536870909, 2.8823037293048627e17
+    assert budget < size**2
+    assert budget == float(size**2)
+    with pytest.raises(OversizedError):
+        plan_batches([size], budget=budget, cost=lambda items, longest, _: items * longest**2, strategy="by_size")

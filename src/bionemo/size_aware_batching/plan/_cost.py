@@ -122,6 +122,15 @@ class Price:
         exact = not self.rounded and self.kind != "polynomial"
         return self.budgets if exact else self.budgets * (1 - _ROUNDING)
 
+    def limits_for(self, costs: np.dtype[Any]) -> AnyArray:
+        """Return the limits in a type that compares exactly with costs of a type.
+
+        As floats, integers beyond 2^53 that are a little over a budget would equal it.
+        """
+        if costs.kind == "f" or self.limits.dtype.kind == "i":
+            return self.limits
+        return np.floor(np.minimum(self.limits, 2.0**62)).astype(np.int64)
+
     def of(self, items: Any, longest: AnyArray, total: AnyArray) -> AnyArray:
         """Return the cost of batches, given (batches,) items and (batches, measures) longest and total.
 
@@ -153,7 +162,8 @@ class Price:
 
     def fits(self, items: Any, longest: AnyArray, total: AnyArray) -> AnyArray:
         """Tell which batches are within budget; NaN is not."""
-        within: AnyArray = np.all(self.of(items, longest, total) <= self.limits, axis=1)
+        costs = self.of(items, longest, total)
+        within: AnyArray = np.all(costs <= self.limits_for(costs.dtype), axis=1)
         return within
 
 

@@ -66,11 +66,8 @@ def cut(matrix: AnyArray, price: Price, rules: ItemRules, first_items: int, *, a
         return _cut_in_order(matrix, price, rules, first_items)
     from bionemo.size_aware_batching.plan import _kernels  # noqa: PLC0415
 
-    limits = price.limits
-    if matrix.dtype.kind == "f" or price.kind == "polynomial":
-        limits = limits.astype(np.float64)
-    elif limits.dtype.kind == "f":
-        limits = np.floor(np.minimum(limits, 2.0**62)).astype(np.int64)
+    floats = matrix.dtype.kind == "f" or price.kind == "polynomial"
+    limits = price.limits.astype(np.float64) if floats else price.limits_for(matrix.dtype)
     ends = np.empty(len(matrix), np.int64)
     matrix, flat = np.ascontiguousarray(matrix), matrix.shape[1] == 1
     loop: Any = _kernels.cut_one if flat else _kernels.cut_several

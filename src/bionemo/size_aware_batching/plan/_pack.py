@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -16,15 +16,26 @@ __all__ = ["pack"]
 
 # Residuals are looked up by value; finer ones than these would only cost memory.
 _RESIDUALS = 2**20
+# Batches with more than this many times the mean room are packed anew, at most so many times.
+_ROOMY, _ROUNDS = 2, 8
+
+
+class _Packed(NamedTuple):
+    """How many batches, and for each slot its batch and its place there."""
+
+    batches: int
+    batch: AnyArray
+    place: AnyArray
 
 
 def pack(slots: AnyArray, budget: float, max_items: int, strata: int) -> Template:
     """Pack slots of ascending size into few batches.
 
     Batch after batch takes the largest that fits, and as its last two the pair that leaves the least room. Where that
-    needs a batch and a thousandth more than the sum divided by the budget, the same is tried with elements of all
-    sizes in each batch, and then best-fit decreasing, which never needs more than 11/9 of the fewest batches plus one
-    (Johnson, "Near-optimal bin packing algorithms", 1973); the best of them is taken.
+    needs more than a batch or a thousandth above the sum divided by the budget, the same is tried with elements of all
+    sizes in each batch; then the batches with most room are packed anew, mixed with others; and then best-fit
+    decreasing, which never needs more than 11/9 of the fewest batches plus one (Johnson, "Near-optimal bin packing
+    algorithms", 1973). The best of them is taken.
 
     Sizes are rounded up to a millionth of the budget unless they and the budget are integers of that range, or are
     multiples of that part and add up without rounding. O(n log n).
@@ -46,24 +57,55 @@ def pack(slots: AnyArray, budget: float, max_items: int, strata: int) -> Templat
 
 
 def _fewest(sizes: IntArray, capacity: int, max_items: int, strata: int) -> Template:
-    """Pack integers in up to three ways, until one is near the bound; return the best."""
+    """Pack ascending integers in up to four ways, until one is near the bound; return the best."""
+    fewest = max(-(-int(sizes.sum()) // capacity), -(-sizes.size // max_items))
+    # Copies multiply what is too much, and their leftovers need room too.
+    enough = fewest + (max(1, fewest // 1000) if strata == 1 else fewest // 2000)
+    best = _exactly(sizes, capacity, max_items, sampled=0)
+    if best.batches > enough:
+        best = min(best, _exactly(sizes, capacity, max_items, sampled=1), key=lambda packed: packed.batches)
+        for _ in range(_ROUNDS):
+            if best.batches > enough:
+                best = _mended(best, sizes, capacity, max_items)
+    if best.batches > enough:
+        best = min(best, _decreasing(sizes, capacity, max_items), key=lambda packed: packed.batches)
+    items = np.bincount(best.batch, minlength=best.batches).astype(np.int64)
+    return Template(strata, items, (best.batch, best.place))
+
+
+def _exactly(sizes: IntArray, capacity: int, max_items: int, *, sampled: int) -> _Packed:
     from bionemo.size_aware_batching.plan import _kernels  # noqa: PLC0415
 
     values, counts = np.unique(sizes, return_counts=True)
-    fewest = max(-(-int(sizes.sum()) // capacity), -(-sizes.size // max_items))
-    count, found = sizes.size + 1, np.empty((2, 0), index_type(sizes.size))
-    for attempt in range(3):
-        tried = np.empty((2, sizes.size), found.dtype)
-        if attempt < 2:
-            ends = np.concatenate([[0], np.cumsum(counts)])
-            needed = _kernels.pack_exactly(values, ends, capacity, max_items, attempt, *tried)
-        else:
-            needed = _kernels.pack(sizes, capacity, max_items, _levels(capacity), *tried)
-        if needed < count:
-            count, found = needed, tried
-        if count <= fewest + max(1, fewest // 1000):
-            break
-    return Template(strata, np.bincount(found[0], minlength=count).astype(np.int64), (found[0], found[1]))
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    batch, place = np.empty((2, sizes.size), index_type(sizes.size))
+    return _Packed(_kernels.pack_exactly(values, ends, capacity, max_items, sampled, batch, place), batch, place)
+
+
+def _decreasing(sizes: IntArray, capacity: int, max_items: int) -> _Packed:
+    from bionemo.size_aware_batching.plan import _kernels  # noqa: PLC0415
+
+    batch, place = np.empty((2, sizes.size), index_type(sizes.size))
+    return _Packed(_kernels.pack(sizes, capacity, max_items, _levels(capacity), batch, place), batch, place)
+
+
+def _mended(packed: _Packed, sizes: IntArray, capacity: int, max_items: int) -> _Packed:
+    """Pack the roomiest batches anew, mixed with as many others; keep that unless it takes more batches.
+
+    The last batches of a packing have sizes that do not go together; among those of full batches they find company.
+    """
+    room = capacity - np.bincount(packed.batch, weights=sizes, minlength=packed.batches)
+    opened = np.asarray(room > _ROOMY * room.mean())
+    fuller = np.flatnonzero(~opened)
+    opened[fuller[:: max(fuller.size // max(int(opened.sum()), 1), 1)]] = True
+    slots = np.flatnonzero(opened[packed.batch])
+    anew = _exactly(sizes[slots], capacity, max_items, sampled=1)
+    closed = packed.batches - int(opened.sum())
+    if closed + anew.batches > packed.batches:
+        return packed
+    batch, place = (np.cumsum(~opened) - 1).astype(packed.batch.dtype)[packed.batch], packed.place.copy()
+    batch[slots], place[slots] = closed + anew.batch, anew.place
+    return _Packed(closed + anew.batches, batch, place)
 
 
 def _levels(capacity: int) -> IntArray:
