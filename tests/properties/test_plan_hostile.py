@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from bionemo.size_aware_batching import BudgetBatchSampler, PaddedCost, SumCost, plan_batches
+from bionemo.size_aware_batching import BatchShape, BudgetBatchSampler, MemoryModel, PaddedCost, SumCost, plan_batches
 from bionemo.size_aware_batching.errors import OversizedError
 
 SIZES = [3, 1, 2, 5, 4]
@@ -490,3 +490,41 @@ def test_padding_does_not_wrap_a_sentinel(sizes, cost):
     """The largest integer plus what the collator adds is over budget, not negative."""
     with pytest.raises(OversizedError, match="index 1"):
         plan_batches(sizes, budget=1e8, cost=cost)
+
+
+def test_cost_that_falls():
+    """A cost that falls when a batch grows is refused as soon as a batch is over budget by it."""
+    with pytest.raises(ValueError, match="`cost` must never fall when items, longest or total grow: a batch of 1 "):
+        plan_batches([1, 5], budget=10, cost=lambda items, longest, _: 12 * items - longest)
+
+
+class Regressor:
+    """Stands for one of scikit-learn's."""
+
+    def predict(self, rows):
+        return 100 + 2 * rows[:, 0] * rows[:, 1:-1:2].sum(axis=1) + rows[:, -1]
+
+
+@pytest.mark.parametrize("strategy", ["in_order", "by_size"])
+def test_regressor_as_cost(strategy):
+    """An object that predicts from rows of items, longest, total is a cost."""
+    sizes = np.random.default_rng(0).integers(1, 50, 200)
+    by_rows = plan_batches(sizes, budget=1000, cost=Regressor(), strategy=strategy)
+    by_shape = plan_batches(
+        sizes, budget=1000, cost=lambda items, longest, total: 100 + 2 * items * longest + total, strategy=strategy
+    )
+    assert list(by_shape) == list(by_rows)
+
+
+def test_model_of_other_measures():
+    """A memory model of two measures is no cost of sizes with one."""
+    rng = np.random.default_rng(1)
+    shapes = [BatchShape.of(rng.integers(1, 30, (n, 2))) for n in (1, 2, 4, 8, 16, 32) for _ in range(3)]
+    model = MemoryModel().fit(shapes, [10_000 + 300 * shape.total[1] for shape in shapes])
+    with pytest.raises(ValueError, match="`cost` is a model of sizes with 2 measures, the sizes have 1"):
+        plan_batches([1, 2, 3], budget=10**6, cost=model)
+    sizes = rng.integers(1, 30, (500, 2))
+    plan = plan_batches(sizes, budget=10**5, cost=model, strategy="by_size", shuffle=True)
+    assert list(range(500)) == sorted(plan.indices.tolist())
+    assert (plan.cost <= 10**5).all()
+    assert max(model.upper_bound([BatchShape.of(sizes[batch]) for batch in plan])) <= 10**5

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "ArgumentKindError",
+    "BatchTooLargeError",
     "FileFormatError",
+    "MemoryDriftWarning",
     "NotIdentifiableError",
     "OutOfMemoryWarning",
     "OutOfRangeWarning",
@@ -23,6 +27,24 @@ class ArgumentKindError(TypeError, ValueError):
     """
 
 
+class BatchTooLargeError(RuntimeError):
+    """A batch ran out of memory however it was split.
+
+    Attributes:
+        indices: the batch.
+        sizes: its elements' sizes, where they were given.
+    """
+
+    def __init__(self, message: str, indices: list[Any], sizes: list[Any] | None = None) -> None:
+        """Take the text, and which batch it is about."""
+        super().__init__(message)
+        self.indices, self.sizes = indices, sizes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle with all three arguments: errors travel between processes."""
+        return type(self), (str(self), self.indices, self.sizes)
+
+
 class FileFormatError(ValueError):
     """A file is not what it should be: damaged, foreign, or written by a newer version."""
 
@@ -37,6 +59,10 @@ class OversizedError(ValueError):
 
 class SizeofError(RuntimeError):
     """Asking for an element's size failed; the original error is its `__cause__`."""
+
+
+class MemoryDriftWarning(UserWarning):
+    """Steps need another amount of memory than the model says."""
 
 
 class OutOfMemoryWarning(UserWarning):

@@ -9,7 +9,7 @@ import pytest
 from bionemo.size_aware_batching.errors import NotIdentifiableError
 from bionemo.size_aware_batching.memory import BatchShape, MemoryModel, PeakRecord, Profile
 from bionemo.size_aware_batching.memory._fit import fit_terms, margin_for
-from bionemo.size_aware_batching.memory._terms import TERMS, UNITS
+from bionemo.size_aware_batching.memory._terms import terms
 
 FIXED = 50_000_000
 # What each term means, and bytes per unit that make it matter beside the fixed bytes on the shapes below.
@@ -248,14 +248,48 @@ def test_peaks_that_leave_too_few_above_a_floor():
 
 def test_every_term_never_falls_and_has_a_unit():
     """Each term is worth at least as much for a shape that is larger in any respect."""
-    assert list(MEANING) == list(TERMS) == list(UNITS)
+    assert list(MEANING) == list(terms(1))
+    values = [term.value for term in terms(1).values()]
     steps = list(itertools.product((0.0, 1.0, 3.5, 100.0), repeat=3))
     for small, large in itertools.product(steps, steps):
         grown = np.maximum(small, large)
-        assert [True] * len(TERMS) == [bool(term(*small) <= term(*grown)) for term in TERMS.values()]
+        assert [True] * len(values) == [bool(value(*small) <= value(*grown)) for value in values]
 
 
 @pytest.mark.parametrize("name", sorted(MEANING))
 def test_terms_mean_what_they_say(name):
     """A term's name is its formula."""
-    assert MEANING[name][0](3.0, 5.0, 11.0) == TERMS[name](3.0, 5.0, 11.0)
+    assert MEANING[name][0](3.0, 5.0, 11.0) == terms(1)[name].value(3.0, 5.0, 11.0)
+
+
+def test_terms_of_several_measures():
+    """Every term but the first is there for each measure, and its name says which."""
+    named = terms(2)
+    assert ["items", "total[0]", "items*longest[0]", "items*longest[0]^2", "longest[0]^2"] == list(named)[:5]
+    assert ["total[1]", "items*longest[1]", "items*longest[1]^2", "longest[1]^2"] == list(named)[5:]
+    assert [0] * 5 + [1] * 4 == [term.measure for term in named.values()]
+    assert 9 == len({term.unit for term in named.values()})
+
+
+@pytest.mark.parametrize(
+    ("weights", "names"),
+    [
+        pytest.param((0, 3000, 7000), ["total[0]", "total[1]"], id="graphs side by side"),
+        pytest.param((50_000, 0, 9000), ["items", "total[1]"], id="elements and bonds"),
+    ],
+)
+def test_two_measures(weights, names):
+    """The terms of a model of atoms and bonds are recovered, and predict, bound and cost agree on them."""
+    rng = np.random.default_rng(5)
+    batches = [rng.integers(1, 60, (n, 2)) for n in (1, 2, 5, 9, 17, 30, 60, 90) for _ in range(3)]
+    shapes = [BatchShape.of(batch) for batch in batches]
+    peaks = [1e6 + weights[0] * len(b) + weights[1] * b[:, 0].sum() + weights[2] * b[:, 1].sum() for b in batches]
+    model = MemoryModel().fit(shapes, peaks)
+    assert (names, 2) == (list(model.coefficients), model.measures)
+    assert peaks == pytest.approx(model.predict(shapes).tolist())
+    bounds = model.upper_bound(shapes)
+    longest, total = (np.array([getattr(shape, name) for shape in shapes]) for name in ("longest", "total"))
+    assert bounds.tolist() == model([shape.items for shape in shapes], longest, total).tolist()
+    assert bounds[3] == model.upper_bound(shapes[3]) == model(*shapes[3])
+    share = model.element_bytes(batches[-1])
+    assert bounds[-1] == pytest.approx(model.fixed_bytes + share.sum(), rel=1e-6)

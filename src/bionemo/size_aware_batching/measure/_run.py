@@ -184,7 +184,9 @@ def _python_random_states() -> Iterator[None]:
 
 def _describe(record: PeakRecord) -> str:
     shape = record.features
-    size = f"{shape.items} x {shape.longest:g}" if isinstance(shape, BatchShape) else f"#{record.index}"
+    size = f"#{record.index}"
+    if isinstance(shape, BatchShape):
+        size = f"{shape.items} x {format(shape.longest, 'g' if isinstance(shape.longest, float) else '')}"
     return f"{size}: {format_bytes(record.peak_bytes)}" if record.peak_bytes is not None else f"{size}: out of memory"
 
 

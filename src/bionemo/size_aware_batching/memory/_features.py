@@ -61,6 +61,11 @@ def _decode_tagged(document: dict[str, Any]) -> Any:
     ((tag, value),) = document.items()
     if tag == "dict" and isinstance(value, dict):
         return {key: decode_features(inner) for key, inner in value.items()}
-    if tag != "shape" or len(value) != 3 or not all(type(n) in (int, float) and 0 <= n < math.inf for n in value):
+    if tag != "shape":
         raise ValueError(tag)
-    return BatchShape(*value)
+    items, longest, total = value
+    measures = [longest, total] if isinstance(longest, list) else [[longest], [total]]
+    numbers = [items, *measures[0], *measures[1]]
+    if len(measures[0]) != len(measures[1]) or not all(type(n) in (int, float) and 0 <= n < math.inf for n in numbers):
+        raise ValueError(tag)
+    return BatchShape(items, *(map(tuple, measures) if isinstance(longest, list) else (longest, total)))

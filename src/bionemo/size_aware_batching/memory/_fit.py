@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bionemo.size_aware_batching.errors import NotIdentifiableError
-from bionemo.size_aware_batching.memory._terms import TERMS, columns
+from bionemo.size_aware_batching.memory._terms import columns, measures_of, terms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,7 @@ class Curve:
     floor: float
 
     def predict(self, table: FloatArray) -> FloatArray:
-        """Return (n,) bytes for (n, 3) shapes."""
+        """Return (n,) bytes for (n, 1 + 2 measures) shapes."""
         return np.maximum(columns(table, self.names) @ self.weights, self.floor)
 
 
@@ -60,7 +60,7 @@ def fit_terms(table: FloatArray, peaks: FloatArray) -> tuple[Curve, FloatArray]:
     batch's activations.
 
     Args:
-        table: (n, 3) items, longest, total.
+        table: (n, 1 + 2 measures) items, then longest and then total in each measure.
         peaks: (n,) bytes, positive.
 
     Returns:
@@ -115,12 +115,15 @@ def _check_variety(table: FloatArray) -> None:
     if len(table) == 0:
         msg = "there is nothing to fit: no batch was measured, or all ran out of memory; measure smaller batches"
         raise NotIdentifiableError(msg)
-    same = [name for column, name in ((0, "items"), (1, "longest")) if np.unique(table[:, column]).size < 2]
+    measures = measures_of(table)
+    longest = ["longest"] if measures == 1 else [f"longest[{k}]" for k in range(measures)]
+    named = dict(enumerate(["items", *longest]))
+    same = {column: name for column, name in named.items() if np.unique(table[:, column]).size < 2}
     if same:
-        values = " and ".join(f"{name} = {table[0, ('items', 'longest').index(name)]:g}" for name in same)
+        values = " and ".join(f"{name} = {table[0, column]:g}" for column, name in same.items())
         msg = (
             f"the measured batches ({len(table)}) all have {values}, which cannot tell fixed bytes from bytes per "
-            f"element: measure in addition batches with other values of {' and '.join(same)}, about 20 in all"
+            f"element: measure in addition batches with other values of {' and '.join(same.values())}, about 20 in all"
         )
         raise NotIdentifiableError(msg)
     shapes = len(np.unique(table, axis=0))
@@ -130,11 +133,13 @@ def _check_variety(table: FloatArray) -> None:
 
 
 def _candidates(table: FloatArray) -> Iterator[tuple[str, ...]]:
-    names = list(TERMS)
-    padding = table[:, 0] * table[:, 1] / np.maximum(table[:, 2], 1e-300)
-    if padding.max() < _TELLING_PADDING:
-        # Without padding in the measurements "total" fits as well as "items*longest", but promises too little.
-        names.remove("total")
+    measures = measures_of(table)
+    names = list(terms(measures))
+    for k in range(measures):
+        padding = table[:, 0] * table[:, 1 + k] / np.maximum(table[:, 1 + measures + k], 1e-300)
+        if padding.max() < _TELLING_PADDING:
+            # Without padding in the measurements "total" fits as well as "items*longest", but promises too little.
+            names.remove("total" if measures == 1 else f"total[{k}]")
     for count in range(1, _MOST_TERMS + 1):
         for subset in combinations(names, count):
             # Held-out fits need a measurement more than parameters.

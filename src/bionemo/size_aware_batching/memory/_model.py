@@ -12,9 +12,10 @@ from bionemo.size_aware_batching._checks import check_sizes
 from bionemo.size_aware_batching._files import read_document, write_document
 from bionemo.size_aware_batching.errors import FileFormatError
 from bionemo.size_aware_batching.memory._fit import fit_terms, margin_for
+from bionemo.size_aware_batching.memory._fitted import Fitted
 from bionemo.size_aware_batching.memory._profile import Profile
 from bionemo.size_aware_batching.memory._shape import BatchShape, shape_table
-from bionemo.size_aware_batching.memory._terms import TERMS, UNITS
+from bionemo.size_aware_batching.memory._terms import measures_of, terms
 
 if TYPE_CHECKING:
     import os
@@ -37,6 +38,10 @@ class MemoryModel:
     coefficient is negative, so a prediction never falls when a batch grows. As a cost, the model is its
     `upper_bound`: a plan made with it keeps even the bound within the budget.
 
+    Sizes may have several measures (atoms and bonds of a molecule): measure shapes whose `longest` and `total` are
+    tuples, and plan with (n, measures) sizes. A measure of your own is one more: with the squares of the lengths as
+    a second, memory that grows with the total of squares is a term too.
+
     Args:
         coverage: the probability with which a new step should stay below `upper_bound`, in (0, 1).
 
@@ -57,19 +62,19 @@ class MemoryModel:
             msg = f"`coverage` must be between 0 and 1, got {coverage!r:.40}"
             raise ValueError(msg)
         self.coverage = float(coverage)
-        self._fixed = math.nan
-        self._floor = 0.0
-        self._coefficients: dict[str, float] = {}
-        self._margin = math.nan
-        self._errors = (math.nan, math.nan)
-        self._measurements = 0
+        self._fitted: Fitted | None = None
+
+    @property
+    def measures(self) -> int:
+        """How many numbers the size of an element is."""
+        return self._fit().measures
 
     def fit(self, features: Profile | Sequence[Any] | FloatArray, peaks: Sequence[float] | None = None) -> MemoryModel:
         """Fit the model to measured peaks.
 
         Args:
             features: a `Profile`, whose elements without a peak are left out; or n batch shapes
-                (items, longest, total).
+                (items, longest, total), or a table of them: items, then longest, then total in each measure.
             peaks: (n,) bytes; only with batch shapes.
 
         Returns:
@@ -101,37 +106,40 @@ class MemoryModel:
             raise ValueError(msg)
         curve, held_out = fit_terms(table, y)
         weights = dict(zip(curve.names, curve.weights[1:].tolist(), strict=True))
-        self._coefficients = {name: weight for name, weight in weights.items() if weight > 0}
-        self._fixed, self._floor = float(curve.weights[0]), curve.floor
-        self._margin = margin_for(held_out, 1 + len(self._coefficients), self.coverage)
+        coefficients = {name: weight for name, weight in weights.items() if weight > 0}
+        margin = margin_for(held_out, 1 + len(coefficients), self.coverage)
         errors = np.abs(1 - 1 / held_out)
-        self._errors = float(errors.mean()), float(errors.max())
-        self._measurements = len(y)
+        self._fitted = Fitted(
+            fixed_bytes=float(curve.weights[0]),
+            floor_bytes=curve.floor,
+            coefficients=coefficients,
+            measures=measures_of(table),
+            margin_factor=margin,
+            held_out_error=(float(errors.mean()), float(errors.max())),
+            measurements=len(y),
+            covered=int((held_out <= margin).sum()),
+        )
         return self
 
     @property
     def coefficients(self) -> dict[str, float]:
         """Bytes per unit of each chosen term."""
-        self._check_fitted()
-        return dict(self._coefficients)
+        return dict(self._fit().coefficients)
 
     @property
     def held_out_error(self) -> tuple[float, float]:
         """Mean and largest relative error on measurements that the prediction had not seen, as fractions."""
-        self._check_fitted()
-        return self._errors
+        return self._fit().held_out_error
 
     @property
     def margin_factor(self) -> float:
         """`upper_bound` over `predict`."""
-        self._check_fitted()
-        return self._margin
+        return self._fit().margin_factor
 
     @property
     def fixed_bytes(self) -> int:
         """Upper bound of the bytes that no batch can change: weights, optimizer state, workspaces."""
-        self._check_fitted()
-        return math.ceil(self._fixed * self._margin)
+        return math.ceil(self._fit().fixed_bytes * self._fit().margin_factor)
 
     def element_bytes(self, sizes: npt.ArrayLike) -> FloatArray:
         """Return each element's share of the upper bound in a batch of elements of its own size.
@@ -140,21 +148,22 @@ class MemoryModel:
         `SizeAwareBatchSampler(sampler, model.element_bytes(sizes), budget - model.fixed_bytes)`.
 
         Args:
-            sizes: (n,) sizes in the unit of the measured shapes.
+            sizes: (n,) sizes in the unit of the measured shapes, or (n, measures).
 
         Returns:
             (n,) bytes.
 
         Raises:
-            ValueError: `sizes` is not 1-D, or a size is NaN, infinite or negative.
+            ValueError: another number of measures, or a size is NaN, infinite or negative.
         """
-        self._check_fitted()
+        fitted = self._fit()
         values = np.asarray(sizes, np.float64)
-        if values.ndim != 1:
-            msg = f"`sizes` must be 1-D, got {values.ndim}-D"
+        if values.ndim == 0 or values.shape[1:] != (() if fitted.measures == 1 else (fitted.measures,)):
+            wanted = "(n,)" if fitted.measures == 1 else f"(n, {fitted.measures})"
+            msg = f"`sizes` must be of shape {wanted}, got {values.shape}"
             raise ValueError(msg)
         check_sizes("sizes", values)
-        bound: FloatArray = self._margin * self._growth(np.ones_like(values), values, values)
+        bound: FloatArray = fitted.margin_factor * fitted.growth(np.ones(len(values)), values, values)
         return bound
 
     def predict(self, features: Any) -> Any:
@@ -166,9 +175,13 @@ class MemoryModel:
         Returns:
             (n,) bytes, or one number for one `BatchShape`.
         """
-        self._check_fitted()
-        table = shape_table(features)
-        predicted = self._peak(*table.T)
+        fitted, table = self._fit(), shape_table(features)
+        if len(table) and measures_of(table) != fitted.measures:
+            msg = f"`features` have {measures_of(table)} measures, the model was fitted to {fitted.measures}"
+            raise ValueError(msg)
+        items, longest, total = np.split(table, [1, 1 + measures_of(table)], axis=1)
+        columns = (longest, total) if fitted.measures > 1 else (longest[:, 0], total[:, 0])
+        predicted = fitted.peak(items[:, 0], *columns)
         return float(predicted[0]) if isinstance(features, BatchShape) else predicted
 
     def upper_bound(self, features: Any) -> Any:
@@ -182,13 +195,17 @@ class MemoryModel:
         Returns:
             (n,) bytes, or one number for one `BatchShape`.
         """
-        return self._margin * self.predict(features)
+        return self._fit().margin_factor * self.predict(features)
 
     def __call__(self, items: Any, longest: Any, total: Any) -> Any:
-        """Return the upper bound as a cost: scalars or equal-length arrays in, the same out, in bytes."""
-        self._check_fitted()
+        """Return the upper bound as a cost: scalars or equal-length arrays in, the same out, in bytes.
+
+        With several measures, `longest` and `total` have a column for each.
+        """
+        fitted = self._fit()
         # Products of integers would wrap.
-        return self._margin * self._peak(*(np.asarray(value, np.float64)[()] for value in (items, longest, total)))
+        shape = (np.asarray(value, np.float64)[()] for value in (items, longest, total))
+        return fitted.margin_factor * fitted.peak(*shape)
 
     def polynomial(self) -> tuple[float, float, dict[str, float]]:
         """Return the cost in parts, for a planner's compiled loop: the larger of a floor and a sum.
@@ -196,35 +213,30 @@ class MemoryModel:
         Returns:
             The floor; the fixed part of the sum; and for each term of the shape its weight. All in bytes.
         """
-        self._check_fitted()
-        weights = {name: self._margin * value for name, value in self._coefficients.items()}
-        return self._margin * self._floor, self._margin * self._fixed, weights
+        fitted = self._fit()
+        margin = fitted.margin_factor
+        weights = {name: margin * value for name, value in fitted.coefficients.items()}
+        return margin * fitted.floor_bytes, margin * fitted.fixed_bytes, weights
 
     def summary(self) -> str:
         """Describe the fit: what each term costs, and how well it predicts."""
-        self._check_fitted()
-        lines = [f"fixed: {format_bytes(self._fixed)}"]
-        if self._floor:
-            lines.append(f"at least, however small the batch: {format_bytes(self._floor)}")
-        lines += [f"{name}: {value / 1024:.4g} KiB per {UNITS[name]}" for name, value in self._coefficients.items()]
-        mean, worst = self._errors
-        lines.append(f"held-out error over {self._measurements} measurements: mean {mean:.2%}, largest {worst:.2%}")
-        lines.append(f"upper bound: {self._margin - 1:.2%} above the prediction (coverage {self.coverage:g})")
+        fitted = self._fit()
+        lines = [f"fixed: {format_bytes(fitted.fixed_bytes)}"]
+        if fitted.floor_bytes:
+            lines.append(f"at least, however small the batch: {format_bytes(fitted.floor_bytes)}")
+        known = terms(fitted.measures)
+        lines += [f"{name}: {n / 1024:.4g} KiB per {known[name].unit}" for name, n in fitted.coefficients.items()]
+        mean, worst = fitted.held_out_error
+        lines.append(f"held-out error over {fitted.measurements} measurements: mean {mean:.2%}, largest {worst:.2%}")
+        lines.append(
+            f"upper bound: {fitted.margin_factor - 1:.2%} above the prediction (coverage {self.coverage:g}); "
+            f"{fitted.covered} of {fitted.measurements} held-out peaks below it"
+        )
         return "\n".join(lines)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model as JSON; the file is replaced whole or not at all."""
-        self._check_fitted()
-        body = {
-            "coverage": self.coverage,
-            "fixed_bytes": self._fixed,
-            "floor_bytes": self._floor,
-            "coefficients": self._coefficients,
-            "margin_factor": self._margin,
-            "held_out_error": list(self._errors),
-            "measurements": self._measurements,
-        }
-        write_document(path, _KIND, _VERSION, body)
+        write_document(path, _KIND, _VERSION, {"coverage": self.coverage, **self._fit().document()})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> MemoryModel:
@@ -236,37 +248,18 @@ class MemoryModel:
         body = read_document(path, _KIND, _VERSION)
         try:
             model = cls(coverage=body["coverage"])
-            terms, (mean, worst) = dict(body["coefficients"]), body["held_out_error"]
-            numbers = [
-                body["fixed_bytes"],
-                body["floor_bytes"],
-                body["margin_factor"],
-                mean,
-                worst,
-                body["measurements"],
-            ]
-            good = all(type(n) in (int, float) and 0 <= n < 2.0**1000 for n in (*numbers, *terms.values()))
-            if not good or body["margin_factor"] < 1 or not terms or not terms.keys() <= TERMS.keys():
-                raise ValueError(numbers)
+            model._fitted = Fitted.of_document(body)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             msg = f"{path} is a damaged {_KIND} file: {type(error).__name__}"
             raise FileFormatError(msg) from error
-        model._fixed, model._floor, model._margin = map(float, numbers[:3])
-        model._errors, model._measurements = (float(mean), float(worst)), int(numbers[5])
-        model._coefficients = {name: float(value) for name, value in terms.items()}
         return model
 
     def __repr__(self) -> str:
-        fitted = f", terms={list(self._coefficients)}" if self._coefficients else ""
+        fitted = f", terms={list(self._fitted.coefficients)}" if self._fitted else ""
         return f"MemoryModel(coverage={self.coverage:g}{fitted})"
 
-    def _peak(self, items: Any, longest: Any, total: Any) -> Any:
-        return np.maximum(self._fixed + self._growth(items, longest, total), self._floor)
-
-    def _growth(self, items: Any, longest: Any, total: Any) -> Any:
-        return sum(value * TERMS[name](items, longest, total) for name, value in self._coefficients.items())
-
-    def _check_fitted(self) -> None:
-        if not self._coefficients:
+    def _fit(self) -> Fitted:
+        if self._fitted is None:
             msg = "this MemoryModel is not fitted: call fit(profile) first"
             raise ValueError(msg)
+        return self._fitted

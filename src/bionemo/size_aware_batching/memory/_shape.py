@@ -17,6 +17,8 @@ __all__ = ["BatchShape", "shape_table"]
 class BatchShape(NamedTuple):
     """The shape of a batch: what ties measuring, modelling and planning together.
 
+    Elements may have sizes in several measures (atoms and bonds); then `longest` and `total` are tuples.
+
     Attributes:
         items: number of elements.
         longest: the largest size, as padded.
@@ -24,35 +26,47 @@ class BatchShape(NamedTuple):
     """
 
     items: int
-    longest: float
-    total: float
+    longest: Any  # a number, or a tuple: typed as either it could not be computed with
+    total: Any
 
     @classmethod
-    def of(cls, sizes: Iterable[float]) -> BatchShape:
+    def of(cls, sizes: Iterable[Any]) -> BatchShape:
         """Return the shape of a batch of elements of these sizes.
+
+        Args:
+            sizes: a number for each element, or a row of numbers, one per measure.
+
+        Raises:
+            ValueError: rows of different lengths.
 
         >>> BatchShape.of([3, 5, 4])
         BatchShape(items=3, longest=5, total=12)
+        >>> BatchShape.of([(3, 2), (5, 9)])
+        BatchShape(items=2, longest=(5, 9), total=(8, 11))
         """
         # Plain numbers: sums of narrow integers would wrap.
-        values = [size.item() if hasattr(size, "item") else size for size in sizes]
-        return cls(len(values), max(values, default=0), sum(values))
+        values = [size.tolist() if hasattr(size, "tolist") else size for size in sizes]
+        if not values or not isinstance(values[0], (list, tuple)):
+            return cls(len(values), max(values, default=0), sum(values))
+        measures = list(zip(*values, strict=True))
+        return cls(len(values), tuple(map(max, measures)), tuple(map(sum, measures)))
 
 
 def shape_table(features: Any) -> FloatArray:
-    """Return shapes as an (n, 3) table of items, longest, total.
+    """Return shapes as an (n, 1 + 2 measures) table: items, then longest and then total in each measure.
 
     Args:
-        features: a `BatchShape`, a list of them, or an (n, 3) array.
+        features: a `BatchShape`, a list of them, or such a table.
 
     Raises:
         TypeError: the features are not numbers.
-        ValueError: not three numbers each, or one is NaN, infinite or negative.
+        ValueError: not that many numbers each, or one is NaN, infinite or negative.
     """
     if isinstance(features, BatchShape):
         features = [features]
     try:
-        table = np.asarray(features if isinstance(features, np.ndarray) else list(features), np.float64)
+        rows = features if isinstance(features, np.ndarray) else [_flat(row) for row in features]
+        table = np.asarray(rows, np.float64)
     except (TypeError, ValueError, RuntimeError) as error:
         msg = f"`features` must be batch shapes (items, longest, total) in numbers: {error!s:.200}"
         raise TypeError(msg) from error
@@ -61,7 +75,7 @@ def shape_table(features: Any) -> FloatArray:
         raise ValueError(msg) from error
     if table.size == 0:
         return np.empty((0, 3))
-    if table.ndim != 2 or table.shape[1] != 3:
+    if table.ndim != 2 or table.shape[1] < 3 or table.shape[1] % 2 == 0:
         msg = f"`features` must be batch shapes (items, longest, total), got an array of shape {table.shape}"
         raise ValueError(msg)
     good = (np.isfinite(table) & (table >= 0)).all(axis=1)
@@ -70,3 +84,10 @@ def shape_table(features: Any) -> FloatArray:
         msg = f"`features` must be finite and not negative, got {table[index].tolist()} at index {index}"
         raise ValueError(msg)
     return table
+
+
+def _flat(row: Any) -> Any:
+    """Put the measures of a shape side by side."""
+    if not isinstance(row, BatchShape) or np.ndim(row.longest) == 0 == np.ndim(row.total):
+        return row
+    return [row.items, *row.longest, *row.total]

@@ -70,6 +70,16 @@ class PaddedCost:
         return (items[:, None] if np.ndim(padded) == 2 else items) * padded
 
 
+@dataclass(frozen=True, slots=True)
+class _Predicted:
+    """What a regressor predicts from (n, 1 + 2 measures) rows: items, then longest, then total in each measure."""
+
+    regressor: Any
+
+    def __call__(self, items: Any, longest: Any, total: Any) -> Any:
+        return self.regressor.predict(np.column_stack([items, longest, total]))
+
+
 _NAMED: dict[str, Cost] = {"padded": PaddedCost(), "sum": SumCost()}
 
 # The terms of a polynomial cost, in the order in which the compiled loop takes their weights.
@@ -113,6 +123,10 @@ class Price:
             self.kind = "polynomial"
             floor, fixed, terms = self.cost.polynomial()
             self.weights[:] = [floor, fixed, *(terms.get(name, 0.0) for name in _TERMS)]
+        fitted_to = getattr(self.cost, "measures", measures)
+        if fitted_to != measures:
+            msg = f"`cost` is a model of sizes with {fitted_to} measures, the sizes have {measures}"
+            raise ValueError(msg)
         separable = self.kind in ("sum", "padded")
         self.budgets = _budgets(budget, measures if separable else 1)
 
@@ -160,6 +174,11 @@ class Price:
             raise ValueError(msg)
         return costs.reshape(len(items), self.budgets.size)
 
+    def alone(self, rows: AnyArray) -> AnyArray:
+        """Return what each row of sizes costs in a batch alone, as a share of the budget that is used most."""
+        shares: AnyArray = (self.of(np.ones(len(rows), np.int64), rows, rows) / self.budgets).max(axis=1)
+        return shares
+
     def fits(self, items: Any, longest: AnyArray, total: AnyArray) -> AnyArray:
         """Tell which batches are within budget; NaN is not."""
         costs = self.of(items, longest, total)
@@ -181,6 +200,8 @@ def _resolve(cost: Any) -> Cost:
             msg = f"`cost` must be one of {sorted(_NAMED)} or a function of (items, longest, total), got {cost!r:.40}"
             raise ValueError(msg)
         return _NAMED[cost]
+    if hasattr(cost, "predict") and not callable(cost):
+        return _Predicted(cost)
     if not callable(cost) or isinstance(cost, type):
         msg = f"`cost` must be a name or a function of (items, longest, total), got {kind_of(cost)}"
         raise TypeError(msg)

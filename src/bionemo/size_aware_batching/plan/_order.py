@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bionemo.size_aware_batching._types import AnyArray
 
 __all__ = ["index_type", "seeds", "shuffled", "sort_by_size"]
@@ -43,12 +45,14 @@ def shuffled(count: int, *stream: int) -> AnyArray:
     return order
 
 
-def sort_by_size(matrix: AnyArray, weights: AnyArray, stream: tuple[int, ...] | None) -> tuple[AnyArray, AnyArray]:
-    """Sort elements by ascending size, with several measures by the largest share of its budget.
+def sort_by_size(
+    matrix: AnyArray, alone: Callable[[AnyArray], AnyArray], stream: tuple[int, ...] | None
+) -> tuple[AnyArray, AnyArray]:
+    """Sort elements by ascending size, with several measures by what they cost alone.
 
     Args:
         matrix: (n, measures) sizes.
-        weights: (measures,) budgets.
+        alone: returns the cost of each row alone; asked where there are several measures.
         stream: names the random order of equal sizes; None keeps their order.
 
     Returns:
@@ -66,8 +70,8 @@ def sort_by_size(matrix: AnyArray, weights: AnyArray, stream: tuple[int, ...] | 
         _kernels.sort_counted(flat, low, counts, order)
         runs = np.concatenate([[0], counts[:-1]])  # each counter stands at the end of its run now
     else:
-        # By share, and elements of the same size in every measure side by side.
-        keys = flat if matrix.shape[1] == 1 else np.vstack([matrix.T[::-1], (matrix / weights).max(axis=1)])
+        # By cost, and elements of the same size in every measure side by side.
+        keys = flat if matrix.shape[1] == 1 else np.vstack([matrix.T[::-1], alone(matrix)])
         order = (np.argsort(keys, kind="stable") if keys.ndim == 1 else np.lexsort(keys)).astype(index_type(n))
         ordered = matrix[order]
         runs = np.concatenate([[0], np.flatnonzero((ordered[1:] != ordered[:-1]).any(axis=1)) + 1, [n]])

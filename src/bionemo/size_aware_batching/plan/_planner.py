@@ -138,7 +138,8 @@ def plan_batches(
     alone = over if oversized == "alone" else np.empty(0, np.int64)
     batches = _deal(sequenced, matrix, kept, alone, order)
     skipped = over if oversized == "skip" else np.empty(0, np.int64)
-    plan = _finish(batches, skipped.astype(index_type(len(matrix))), price, flat=np.ndim(sizes) != 2)
+    skipped = skipped.astype(index_type(len(matrix)))
+    plan = _finish(batches, skipped, price, alone=alone.size, flat=np.ndim(sizes) != 2)
     _warn_of_odd_units(matrix, budget, price, strategy, len(plan))
     return plan
 
@@ -228,17 +229,28 @@ def _deal(
     return deal(order, ordered, templates, stream)
 
 
-def _finish(batches: Batches, skipped: AnyArray, price: Price, *, flat: bool) -> Plan:
+def _check_monotone(cost: AnyArray, price: Price, batches: Batches, items: IntArray, alone: int) -> None:
+    """Refuse a user's cost that fell when a batch grew: then the search for the largest batch went wrong."""
+    over = np.flatnonzero(~(cost <= price.limits_for(cost.dtype)).all(axis=1))
+    if over.size > alone:
+        worst = over[items[over].argmax()]
+        msg = (
+            f"`cost` must never fall when items, longest or total grow: a batch of {items[worst]} elements that fitted "
+            f"by what it said before costs {cost[worst].tolist()} (longest {batches.longest[worst].tolist()}, "
+            f"total {batches.total[worst].tolist()})"
+        )
+        raise ValueError(msg)
+
+
+def _finish(batches: Batches, skipped: AnyArray, price: Price, *, alone: int, flat: bool) -> Plan:
     items = np.diff(batches.offsets)
-    cost = (
-        price.of(items, batches.longest, batches.total) if items.size else np.zeros((0, price.budgets.size), np.int64)
-    )
     single = price.budgets.size == 1
-    largest = 0.0
+    cost, largest = np.zeros((0, price.budgets.size), np.int64), 0.0
     if items.size:
         cost = price.of(items, batches.longest, batches.total)
-        top = batches.longest.max(axis=0, keepdims=True)
-        largest = float((price.of(np.ones(1, np.int64), top, top) / price.budgets).max())
+        largest = float(price.alone(batches.longest.max(axis=0, keepdims=True))[0])
+        if price.kind == "function":
+            _check_monotone(cost, price, batches, items, alone)
     return Plan(
         indices=batches.indices,
         offsets=batches.offsets,

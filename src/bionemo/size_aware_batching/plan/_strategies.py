@@ -54,7 +54,7 @@ def by_size(
     uniform: bool,
 ) -> Sequenced:
     """Put like sizes together."""
-    order, runs = sort_by_size(matrix, price.budgets, None if stream is None else (*stream, _TIES))
+    order, runs = sort_by_size(matrix, price.alone, None if stream is None else (*stream, _TIES))
     ordered = _in_order_of(matrix, order, runs)
     templates, begin = [], 0
     if uniform:
@@ -73,7 +73,7 @@ def by_size(
 
 def best_fit(matrix: AnyArray, price: Price, rules: ItemRules, stream: tuple[int, ...] | None) -> Sequenced:
     """Fill the gaps: pack by best-fit decreasing."""
-    order, runs = sort_by_size(matrix, price.budgets, None if stream is None else (*stream, _TIES))
+    order, runs = sort_by_size(matrix, price.alone, None if stream is None else (*stream, _TIES))
     ordered = _in_order_of(matrix, order, runs)
     budget = price.limits[0].item()
     fewest = float(matrix.sum(dtype=np.float64)) / budget
