@@ -29,9 +29,8 @@ def test_workflow_runs_as_written():
         "dataset": dataset,
         "lengths": lengths,
         "collate": collate,
-        "batches": [collate(dataset[i : i + n]) for n in (1, 2, 4, 8, 16, 32, 64) for i in (0, 100, 200)],
     }
-    exec(block.replace('"90%"', '"2MiB"'), scope)  # noqa: S102 - our own documentation
+    exec(re.sub('"9[07]%"', '"2MiB"', block), scope)  # noqa: S102 - our own documentation
     sampler, loader = scope["sampler"], scope["loader"]
     served = [int((batch != 0).sum()) for batch in loader]
     assert sum(lengths) == sum(served)

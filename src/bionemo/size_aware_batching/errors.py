@@ -8,6 +8,7 @@ __all__ = [
     "ArgumentKindError",
     "BatchTooLargeError",
     "FileFormatError",
+    "FragmentationWarning",
     "MemoryDriftWarning",
     "NotIdentifiableError",
     "OutOfMemoryWarning",
@@ -59,6 +60,10 @@ class OversizedError(ValueError):
 
 class SizeofError(RuntimeError):
     """Asking for an element's size failed; the original error is its `__cause__`."""
+
+
+class FragmentationWarning(UserWarning):
+    """The allocator is set up so that batches of many shapes leave it no room; the text says what to set."""
 
 
 class MemoryDriftWarning(UserWarning):

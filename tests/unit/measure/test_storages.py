@@ -7,9 +7,9 @@ import torch
 
 from bionemo.size_aware_batching.measure._storages import StorageCounter
 
-N = 1000
+N = 1024
 FLOATS = 4 * N
-SCALAR = 4
+SCALAR = 512
 WEIGHT = torch.ones(N)
 
 
@@ -34,6 +34,12 @@ def peak_of():
 def test_nothing_happens(peak_of):
     """A step without tensors needs nothing."""
     assert (0, 0, 0) == peak_of(lambda: None)
+
+
+@pytest.mark.parametrize(("count", "peak"), [(0, 0), (1, 512), (128, 512), (129, 1024), (1000, 4096)])
+def test_storages_are_rounded_up_to_blocks(peak_of, count, peak):
+    """A storage counts as the blocks of 512 bytes that CUDA's allocator would hand out for it."""
+    assert (peak, 0, 0) == peak_of(lambda: torch.empty(count))
 
 
 def test_storages_that_live_together_add_up(peak_of):
@@ -72,10 +78,10 @@ def test_order_of_freeing_counts(peak_of):
 @pytest.mark.parametrize(
     "view",
     [
-        lambda tensor: tensor.view(10, -1),
+        lambda tensor: tensor.view(16, -1),
         lambda tensor: tensor[3:7],
         torch.Tensor.detach,
-        lambda tensor: tensor.reshape(-1, 5).t(),
+        lambda tensor: tensor.reshape(-1, 8).t(),
         lambda tensor: tensor.expand(4, N),
         lambda tensor: tensor.split(100),
         lambda tensor: tensor.view(torch.int32),
@@ -237,14 +243,14 @@ def test_reference_cycle_counts_until_it_is_collected(peak_of):
     assert (FLOATS, 0, 0) == peak_of(step)
 
 
-# Pointers, plain indices and values of three entries: 3 x 8, 3 x 8 and 3 x 4 bytes.
+# Each part has a block of its own; the two rows of indices of a "coo" tensor are one part.
 POINTERS, PLAIN, VALUES = torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1]), torch.ones(3)
 SPARSE = {
-    "coo": (lambda: torch.sparse_coo_tensor(torch.stack([PLAIN, PLAIN]), VALUES, (2, 2)), 6 * 8 + 3 * 4),
-    "csr": (lambda: torch.sparse_csr_tensor(POINTERS, PLAIN, VALUES, (2, 2)), 6 * 8 + 3 * 4),
-    "csc": (lambda: torch.sparse_csc_tensor(POINTERS, PLAIN, VALUES, (2, 2)), 6 * 8 + 3 * 4),
-    "bsr": (lambda: torch.sparse_bsr_tensor(POINTERS, PLAIN, VALUES.view(3, 1, 1), (2, 2)), 6 * 8 + 3 * 4),
-    "bsc": (lambda: torch.sparse_bsc_tensor(POINTERS, PLAIN, VALUES.view(3, 1, 1), (2, 2)), 6 * 8 + 3 * 4),
+    "coo": (lambda: torch.sparse_coo_tensor(torch.stack([PLAIN, PLAIN]), VALUES, (2, 2)), 2 * SCALAR),
+    "csr": (lambda: torch.sparse_csr_tensor(POINTERS, PLAIN, VALUES, (2, 2)), 3 * SCALAR),
+    "csc": (lambda: torch.sparse_csc_tensor(POINTERS, PLAIN, VALUES, (2, 2)), 3 * SCALAR),
+    "bsr": (lambda: torch.sparse_bsr_tensor(POINTERS, PLAIN, VALUES.view(3, 1, 1), (2, 2)), 3 * SCALAR),
+    "bsc": (lambda: torch.sparse_bsc_tensor(POINTERS, PLAIN, VALUES.view(3, 1, 1), (2, 2)), 3 * SCALAR),
 }
 
 

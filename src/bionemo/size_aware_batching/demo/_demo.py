@@ -9,11 +9,10 @@ import numpy as np
 import torch
 
 from bionemo.size_aware_batching.demo._fasta import bundled_proteome, read_fasta
-from bionemo.size_aware_batching.demo._grid import measure_grid
 from bionemo.size_aware_batching.demo._language_model import LanguageModelStep
 from bionemo.size_aware_batching.demo._recipes import Epoch, epochs
 from bionemo.size_aware_batching.demo._train import train
-from bionemo.size_aware_batching.measure import memory_budget, present_device
+from bionemo.size_aware_batching.measure import measure_peaks, memory_budget, present_device, suggest_shapes
 from bionemo.size_aware_batching.memory import MemoryBudget, MemoryModel, Profile
 from bionemo.size_aware_batching.report import Row
 
@@ -81,7 +80,8 @@ def run_demo(
     say(limit.account())
 
     step = LanguageModelStep(target, seed)
-    profile = measure_grid(proteins, step, target, limit, seed)
+    shapes = suggest_shapes(lengths, limit)
+    profile = measure_peaks(shapes, lambda indices: step([proteins[i] for i in indices]), target)
     say(profile.summary())
     model = MemoryModel().fit(profile)
     say(model.summary())

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
+from bionemo.size_aware_batching._checks import kind_of
 from bionemo.size_aware_batching.measure._meter import present_device
-from bionemo.size_aware_batching.memory import MemoryBudget
+from bionemo.size_aware_batching.memory import MemoryBudget, Profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,16 +21,18 @@ __all__ = ["memory_budget"]
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def memory_budget(limit: str | int, device: torch.device | str) -> MemoryBudget:
+def memory_budget(limit: str | int, device: torch.device | str, *, profile: Profile | None = None) -> MemoryBudget:
     """Work out how many bytes a step's peak of allocated memory may take on a device.
 
-    Available is what the device has, less what is used there outside this process's tensors: other processes, the
-    device context, libraries. The share of it that `limit` leaves free is for the allocator, which reserves more
-    than it hands out. Compare budgets with peaks of allocated (not reserved) bytes.
+    Available is what the device has, less what is used there outside this process's tensors (other processes, the
+    device context, libraries), less what the allocator needs beyond what it hands out: that is read from a profile.
+    Compare budgets with peaks of allocated (not reserved) bytes.
 
     Args:
-        limit: a share of what is available, such as "90%", or bytes: "16GiB", 17179869184.
+        limit: a share of what is available, such as "95%", or bytes: "16GiB", 17179869184.
         device: a CPU (its memory, or its container's), CUDA, or another accelerator that counts its memory.
+        profile: steps measured on the device, the largest near the budget. Without it nothing is set aside for
+            fragmentation, and the share that `limit` leaves free has to do: then rather "90%".
 
     Returns:
         Bytes; an `int` whose `account()` says what was subtracted and why.
@@ -47,7 +51,14 @@ def memory_budget(limit: str | int, device: torch.device | str) -> MemoryBudget:
     """
     target = present_device(device)
     total, outside = _host_memory() if target.type == "cpu" else _device_memory(target)
-    return MemoryBudget.of(limit, device=str(target), total_bytes=total, outside_bytes=outside)
+    if profile is not None and not isinstance(profile, Profile):
+        msg = f"`profile` must be a Profile, got {kind_of(profile)}"
+        raise TypeError(msg)
+    beyond = 0.0 if profile is None else profile.fragmentation_fraction
+    fragmentation = math.ceil((total - outside) * beyond / (1 + beyond))
+    return MemoryBudget.of(
+        limit, device=str(target), total_bytes=total, outside_bytes=outside, fragmentation_bytes=fragmentation
+    )
 
 
 def _device_memory(device: torch.device) -> tuple[int, int]:

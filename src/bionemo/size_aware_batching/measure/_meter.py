@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import gc
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, Protocol
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
 from bionemo.size_aware_batching._checks import kind_of
 from bionemo.size_aware_batching.measure._storages import StorageCounter
 
-__all__ = ["Meter", "Reading", "device_of", "meter_for", "present_device"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Meter", "Reading", "StorageMeter", "device_name", "device_of", "meter_for", "present_device"]
 
 
 class Reading(NamedTuple):
@@ -32,22 +35,31 @@ class Meter(Protocol):
     def release(self) -> None:
         """Free what nobody refers to, and give the allocator's cached blocks back to the device."""
 
+    def wait(self) -> None:
+        """Wait for what the device still does. Counters do not need that, clocks do."""
+
     def begin(self) -> None:
         """Forget the last step's peak: a step begins."""
 
     def read(self) -> Reading:
-        """Wait for the device and return what the step needed."""
+        """Return what the step needed."""
 
 
-class _StorageMeter:
-    def __init__(self) -> None:
-        self._counter = StorageCounter()
+class StorageMeter:
+    """Counts live storages: for devices without counters of their own, and for none at all."""
+
+    def __init__(self, counter: StorageCounter) -> None:
+        """Read this counter."""
+        self._counter = counter
 
     def watching(self) -> AbstractContextManager[Any]:
         return self._counter
 
     def release(self) -> None:
         gc.collect()
+
+    def wait(self) -> None:
+        pass
 
     def begin(self) -> None:
         self._counter.begin()
@@ -71,13 +83,14 @@ class _AllocatorMeter:
         self._module.synchronize(self._device)
         self._module.empty_cache()
 
-    def begin(self) -> None:
+    def wait(self) -> None:
         self._module.synchronize(self._device)
+
+    def begin(self) -> None:
         self._module.reset_peak_memory_stats(self._device)
         self._baseline = int(self._module.memory_allocated(self._device))
 
     def read(self) -> Reading:
-        self._module.synchronize(self._device)
         free, total = self._module.mem_get_info(self._device)
         return Reading(
             int(self._module.max_memory_allocated(self._device)),
@@ -85,6 +98,29 @@ class _AllocatorMeter:
             int(total - free),
             self._baseline,
         )
+
+
+class _CappedMeter(_AllocatorMeter):
+    """Of a device whose module also tells and sets what share of the memory this process may take."""
+
+    def most(self) -> int:
+        share = float(self._module.get_per_process_memory_fraction(self._device))
+        free, total = self._module.mem_get_info(self._device)
+        return int(min(share * total, free + self._module.memory_reserved(self._device)))
+
+    @contextmanager
+    def capped(self, limit_bytes: int) -> Iterator[None]:
+        before = self._module.get_per_process_memory_fraction(self._device)
+        total = self._module.mem_get_info(self._device)[1]
+        self._module.set_per_process_memory_fraction(min(limit_bytes / total, before), self._device)
+        try:
+            yield
+        finally:
+            self._module.set_per_process_memory_fraction(before, self._device)
+
+    def is_expandable(self) -> bool:
+        segments = self._module.memory_snapshot()
+        return any(segment.get("is_expandable") for segment in segments)
 
 
 def device_of(device: Any) -> torch.device:
@@ -102,6 +138,13 @@ def device_of(device: Any) -> torch.device:
     except RuntimeError as error:
         msg = f"`device` must be a device that torch knows, got {device!r:.60}"
         raise ValueError(msg) from error
+
+
+def device_name(device: torch.device) -> str:
+    """Return a device for people to read, with the name of the card."""
+    if device.type == "cpu":
+        return "cpu"
+    return f"{device} ({torch.get_device_module(device).get_device_name(device)})"
 
 
 def present_device(device: Any) -> torch.device:
@@ -127,4 +170,8 @@ def present_device(device: Any) -> torch.device:
 
 def meter_for(device: torch.device) -> Meter:
     """Return the meter for a device that `present_device` returned."""
-    return _StorageMeter() if device.type == "cpu" else _AllocatorMeter(device)
+    if device.type == "cpu":
+        return StorageMeter(StorageCounter())
+    # Before torch 2.6 the share that a process may take could be set but not read.
+    can_cap = hasattr(torch.get_device_module(device), "get_per_process_memory_fraction")
+    return _CappedMeter(device) if can_cap else _AllocatorMeter(device)

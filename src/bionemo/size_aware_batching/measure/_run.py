@@ -17,15 +17,23 @@ from tqdm.auto import tqdm
 
 from bionemo.size_aware_batching._bytes import format_bytes
 from bionemo.size_aware_batching._checks import check_bool, check_int, kind_of
-from bionemo.size_aware_batching.errors import OutOfMemoryWarning
-from bionemo.size_aware_batching.measure._meter import Meter, device_of, meter_for, present_device
+from bionemo.size_aware_batching.errors import FragmentationWarning, OutOfMemoryWarning
+from bionemo.size_aware_batching.measure._meter import Meter, device_name, device_of, meter_for, present_device
 from bionemo.size_aware_batching.measure._oom import is_out_of_memory
+from bionemo.size_aware_batching.measure._rehearse import (
+    CappedMeter,
+    Largest,
+    Rehearsal,
+    beyond_peaks,
+    rehearse_steps,
+)
+from bionemo.size_aware_batching.measure._shapes import SuggestedShapes
 from bionemo.size_aware_batching.memory import BatchShape, PeakRecord, Profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["collect_cuda_peak_alloc", "measure_peaks"]
+__all__ = ["collect_cuda_peak_alloc", "measure_peaks", "run_steps"]
 
 Data = TypeVar("Data")
 Feature = TypeVar("Feature")
@@ -39,6 +47,7 @@ def measure_peaks(
     *,
     warmup: int = 2,
     cleanup: Callable[[], Any] | None = None,
+    rehearse: bool = True,
     progress: bool = True,
 ) -> Profile:
     """Run a step on each element and measure its peak memory.
@@ -52,13 +61,19 @@ def measure_peaks(
     memory is recorded as "oom", everything it held is released, and the next measurement starts clean. Random
     states are put back at the end: measuring does not change the training that follows.
 
+    At the end some of the larger elements run again in a row, while the allocator may take only little more memory
+    than they need: so it shows what blocks left over from other shapes cost, which `memory_budget` sets aside.
+
     Args:
-        dataset: the elements, usually batches; iterated once. Going from small to large is kindest.
+        dataset: the elements, usually batches; iterated once. Going from small to large is kindest, and
+            `suggest_shapes` chooses each by what the last ones took.
         work: does a training step on an element and returns what describes its memory, usually a `BatchShape`.
             It should keep no reference to tensors.
         device: where the work runs: a CPU, CUDA or another accelerator whose module counts peaks.
         warmup: how many steps to run first, on the first element that does not run out of memory.
         cleanup: called after each step, also after an error, before memory is read.
+        rehearse: run larger elements again to measure fragmentation; without it single steps have to tell. On a CPU
+            there is none.
         progress: show a progress bar on a terminal.
 
     Returns:
@@ -68,6 +83,9 @@ def measure_peaks(
         TypeError: an argument is of the wrong kind.
         ValueError: the device is absent or does not count peaks; `warmup` is negative.
         Exception: what `work` or `cleanup` raises, unless it says that memory ran out.
+
+    Warns:
+        FragmentationWarning: the rehearsal found an allocator whose segments cannot grow.
 
     >>> import torch
     >>> layer = torch.nn.Linear(1000, 1000)
@@ -80,18 +98,43 @@ def measure_peaks(
     ['ok', 'ok']
     """
     target = present_device(device)
+    return run_steps(
+        dataset,
+        work,
+        target,
+        meter_for(target),
+        warmup=warmup,
+        cleanup=cleanup,
+        rehearse=check_bool("rehearse", rehearse),
+        progress=progress,
+        name=device_name(target),
+    )
+
+
+def run_steps(
+    dataset: Iterable[Any],
+    work: Callable[[Any], Any],
+    target: torch.device,
+    meter: Meter,
+    *,
+    warmup: int,
+    cleanup: Callable[[], Any] | None,
+    rehearse: bool,
+    progress: bool,
+    name: str,
+) -> Profile:
+    """Check the arguments and run the steps under a meter, with random states put back; see `measure_peaks`."""
     warmup = check_int("warmup", warmup, at_least=0)
     check_bool("progress", progress)
-    for name, function in (("work", work), ("cleanup", cleanup)):
-        if not callable(function) and not (name == "cleanup" and function is None):
-            msg = f"`{name}` must be callable, got {kind_of(function)}"
+    for label, function in (("work", work), ("cleanup", cleanup)):
+        if not callable(function) and not (label == "cleanup" and function is None):
+            msg = f"`{label}` must be callable, got {kind_of(function)}"
             raise TypeError(msg)
     try:
         elements = iter(dataset)
     except TypeError as error:
         msg = f"`dataset` must be iterable, got {kind_of(dataset)}"
         raise TypeError(msg) from error
-    meter = meter_for(target)
     try:
         total = len(dataset) if isinstance(dataset, Sized) else None
     except (TypeError, ValueError):  # only the bar wants to know, and a loader may not
@@ -105,12 +148,30 @@ def measure_peaks(
         # disable=None: no bar where nobody watches.
         tqdm(total=total, desc="measuring", unit="step", disable=None if progress else True) as bar,
     ):
-        records = []
-        for record in _records(elements, work, cleanup, meter, warmup):
+        records, largest = [], Largest()
+        for record, data in _records(elements, work, cleanup, meter, warmup):
             records.append(record)
+            largest.add(record.peak_bytes, data)
+            if isinstance(dataset, SuggestedShapes):
+                dataset.observe(record.peak_bytes, record.baseline_bytes)
             bar.set_postfix_str(_describe(record), refresh=False)
             bar.update()
-    return Profile(tuple(records), _name(target), warmup)
+        steady = Rehearsal(beyond_peaks(records), 0)
+        if rehearse and isinstance(meter, CappedMeter):
+            bar.set_postfix_str("rehearsing", refresh=True)
+            steady = rehearse_steps(largest, lambda data: _attempt(work, data, cleanup)[0], meter, steady[0])
+            _warn_of_fragments(meter)
+    return Profile(tuple(records), name, warmup, *steady)
+
+
+def _warn_of_fragments(meter: CappedMeter) -> None:
+    if not meter.is_expandable():
+        text = (
+            "this allocator keeps blocks left over from batches of other shapes, until they leave no room for the next "
+            "one: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before Python starts, or empty its cache before "
+            "each step"
+        )
+        warnings.warn(text, FragmentationWarning, stacklevel=4)
 
 
 def _records(
@@ -119,7 +180,7 @@ def _records(
     cleanup: Callable[[], Any] | None,
     meter: Meter,
     warmup: int,
-) -> Iterator[PeakRecord]:
+) -> Iterator[tuple[PeakRecord, Any]]:
     cold = warmup
     for index, data in enumerate(elements):
         failed = False
@@ -134,10 +195,11 @@ def _records(
         features = None
         if not failed:
             failed, features = _attempt(work, data, cleanup)
+        meter.wait()
         reading, seconds = meter.read(), time.perf_counter() - begin
         peak = None if failed else reading.peak_bytes
         status: Literal["ok", "oom"] = "oom" if failed else "ok"
-        yield PeakRecord(index, features, peak, *reading[1:], status, seconds)
+        yield PeakRecord(index, features, peak, *reading[1:], status, seconds), data
 
 
 def _attempt(work: Callable[[Any], Any], data: Any, cleanup: Callable[[], Any] | None) -> tuple[bool, Any]:
@@ -190,12 +252,6 @@ def _describe(record: PeakRecord) -> str:
     return f"{size}: {format_bytes(record.peak_bytes)}" if record.peak_bytes is not None else f"{size}: out of memory"
 
 
-def _name(device: torch.device) -> str:
-    if device.type == "cpu":
-        return "cpu"
-    return f"{device} ({torch.get_device_module(device).get_device_name(device)})"
-
-
 def collect_cuda_peak_alloc(
     dataset: Iterable[Data],
     work: Callable[[Data], Feature],
@@ -235,7 +291,7 @@ def collect_cuda_peak_alloc(
     if target.type != "cuda":
         msg = f"`device` must be a CUDA device, got {target}"
         raise ValueError(msg)
-    profile = measure_peaks(dataset, work, target, warmup=0, cleanup=cleanup, progress=False)
+    profile = measure_peaks(dataset, work, target, warmup=0, cleanup=cleanup, rehearse=False, progress=False)
     for record in profile:
         if record.status == "oom":
             text = f"the element at position {record.index} ran out of memory and has no peak"

@@ -1,4 +1,4 @@
-"""The high-water mark of CPU tensors: every storage that the step's operations touch, while it lives."""
+"""The high-water mark of tensors where no allocator tells it: every storage a step touches, while it lives."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ if TYPE_CHECKING:
 
 __all__ = ["StorageCounter"]
 
+# c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize.
+_BLOCK = 512
+
 
 class StorageCounter(TorchDispatchMode):
     """Counts the bytes of live tensor storages while it is entered.
 
     A storage is counted once, however many tensors view it, from the operation that makes it until Python and
-    autograd have let go of it. One that an operation reads but none has made since `begin` (weights, optimizer
-    state, data) is counted as if it had been there from the start. Not counted is what a step does not touch, what a
-    kernel allocates and frees inside itself, and what other Python threads do.
+    autograd have let go of it, in the blocks of 512 bytes that CUDA's caching allocator hands out. One that an
+    operation reads but none has made since `begin` (weights, optimizer state, data) is counted as if it had been there
+    from the start. Not counted is what a step does not touch, what a kernel allocates and frees inside itself, and what
+    other Python threads do.
 
     Attributes:
         live_bytes: counted now.
@@ -30,9 +34,14 @@ class StorageCounter(TorchDispatchMode):
         baseline_bytes: what was there at `begin`, of all that was touched since.
     """
 
-    def __init__(self) -> None:
-        """Start with nothing counted."""
+    def __init__(self, kinds: frozenset[str] = frozenset({"cpu"})) -> None:
+        """Start with nothing counted.
+
+        Args:
+            kinds: the types of devices whose storages count.
+        """
         super().__init__()
+        self._kinds = kinds
         self.begin()
 
     def begin(self) -> None:
@@ -44,16 +53,16 @@ class StorageCounter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation and count the storages of its inputs and outputs."""
         kwargs = kwargs or {}
-        for storage in _storages((args, kwargs)):
+        for storage in self._storages((args, kwargs)):
             self._count(storage, existed=True)
         result = func(*args, **kwargs)
         # The inputs again: an operation may resize what it writes to.
-        for storage in _storages((args, kwargs, result)):
+        for storage in self._storages((args, kwargs, result)):
             self._count(storage, existed=False)
         return result
 
     def _count(self, storage: torch.UntypedStorage, *, existed: bool) -> None:
-        key, size = id(storage), storage.nbytes()
+        key, size = id(storage), -(-storage.nbytes() // _BLOCK) * _BLOCK
         entry = self._known.get(key)
         if entry is not None and entry[1] == size:
             return
@@ -66,16 +75,15 @@ class StorageCounter(TorchDispatchMode):
             self.baseline_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
+    def _storages(self, tree: Any) -> Iterator[torch.UntypedStorage]:
+        for leaf in tree_leaves(tree):
+            if isinstance(leaf, torch.Tensor):
+                for part in _dense_parts(leaf):
+                    if part.device.type in self._kinds:
+                        yield part.untyped_storage()
+
     def _forget(self, key: int, _: object) -> None:
         self.live_bytes -= self._known.pop(key)[1]
-
-
-def _storages(tree: Any) -> Iterator[torch.UntypedStorage]:
-    for leaf in tree_leaves(tree):
-        if isinstance(leaf, torch.Tensor):
-            for part in _dense_parts(leaf):
-                if part.device.type == "cpu":
-                    yield part.untyped_storage()
 
 
 def _dense_parts(tensor: torch.Tensor) -> list[torch.Tensor]:

@@ -22,16 +22,20 @@ class MemoryBudget(int):
         device: what it is a budget of, for people to read.
         total_bytes: what the device has.
         outside_bytes: what is used there but not by this process's tensors: other processes, contexts, libraries.
+        fragmentation_bytes: what the allocator was seen to take from the device beyond what it handed out.
         limit: as given: "90%", "16GiB" or bytes.
     """
 
     device: str
     total_bytes: int
     outside_bytes: int
+    fragmentation_bytes: int
     limit: str | int
 
     @classmethod
-    def of(cls, limit: str | int, *, device: str, total_bytes: int, outside_bytes: int) -> Self:
+    def of(
+        cls, limit: str | int, *, device: str, total_bytes: int, outside_bytes: int, fragmentation_bytes: int = 0
+    ) -> Self:
         """Work out a budget.
 
         Args:
@@ -39,31 +43,40 @@ class MemoryBudget(int):
             device: its name.
             total_bytes: what the device has.
             outside_bytes: what is in use there that this process's tensors cannot have.
+            fragmentation_bytes: what the allocator needs beyond what it hands out.
 
         Raises:
             TypeError: `limit` is neither text nor an integer.
             ValueError: `limit` cannot be read, is not positive, or is more than is available.
         """
-        available = total_bytes - outside_bytes
+        available = max(total_bytes - outside_bytes - fragmentation_bytes, 0)
         count = _count(limit, available)
         if not 0 < count <= available:
+            kept = f" and {format_bytes(fragmentation_bytes)} for fragmentation" if fragmentation_bytes else ""
             msg = (
                 f"`limit` {limit!s:.40} must be positive and at most what {device} has, {format_bytes(available)} "
-                f"({format_bytes(total_bytes)} less {format_bytes(outside_bytes)} used outside this process's tensors)"
+                f"({format_bytes(total_bytes)} less {format_bytes(outside_bytes)} used outside this process's tensors"
+                f"{kept})"
             )
             raise ValueError(msg)
         budget = cls(count)
         budget.device, budget.limit = device, limit
         budget.total_bytes, budget.outside_bytes = total_bytes, outside_bytes
+        budget.fragmentation_bytes = fragmentation_bytes
         return budget
 
     def account(self) -> str:
         """Say what was subtracted and why, one line each."""
-        available = self.total_bytes - self.outside_bytes
+        available = self.total_bytes - self.outside_bytes - self.fragmentation_bytes
+        lines = [
+            f"{self.device}: {format_bytes(self.total_bytes)} in all",
+            f"- {format_bytes(self.outside_bytes)} used outside this process's tensors",
+        ]
+        if self.fragmentation_bytes:
+            lines.append(f"- {format_bytes(self.fragmentation_bytes)} for fragmentation, as measured")
         return "\n".join(
             [
-                f"{self.device}: {format_bytes(self.total_bytes)} in all",
-                f"- {format_bytes(self.outside_bytes)} used outside this process's tensors",
+                *lines,
                 f"= {format_bytes(available)} available",
                 f"- {format_bytes(available - self)} left free by the limit {self.limit}",
                 f"= {format_bytes(self)} budget for peak allocated bytes",

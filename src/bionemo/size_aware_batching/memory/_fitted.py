@@ -25,7 +25,8 @@ class Fitted:
         floor_bytes: what every step takes at least; 0 where none was seen.
         coefficients: bytes per unit of each term, positive.
         measures: how many numbers the size of an element is.
-        margin_factor: the upper bound over the prediction, at least 1.
+        margin_factor: of the upper bound, which is this times the prediction, at least 1,
+        margin_bytes: and this more.
         held_out_error: mean and largest relative error on measurements that the prediction had not seen.
         measurements: how many peaks it was fitted to.
         covered: how many of them the bound covers when they are held out.
@@ -36,6 +37,7 @@ class Fitted:
     coefficients: dict[str, float]
     measures: int
     margin_factor: float
+    margin_bytes: float
     held_out_error: tuple[float, float]
     measurements: int
     covered: int
@@ -43,6 +45,10 @@ class Fitted:
     def peak(self, items: Any, longest: Any, total: Any) -> Any:
         """Predict bytes; with several measures, `longest` and `total` have one in each place of their last axis."""
         return np.maximum(self.fixed_bytes + self.growth(items, longest, total), self.floor_bytes)
+
+    def bound(self, predicted: Any) -> Any:
+        """Return the upper bound of steps of which this was predicted."""
+        return self.margin_factor * predicted + self.margin_bytes
 
     def growth(self, items: Any, longest: Any, total: Any) -> Any:
         """Predict the bytes that the batch adds to the fixed ones."""
@@ -70,12 +76,13 @@ class Fitted:
             ValueError: a value cannot come from a fit.
         """
         coefficients, (mean, worst) = dict(body["coefficients"]), body["held_out_error"]
-        amounts = [body["fixed_bytes"], body["floor_bytes"], body["margin_factor"], mean, worst]
+        amounts = [body[name] for name in ("fixed_bytes", "floor_bytes", "margin_factor", "margin_bytes")]
+        amounts += [mean, worst]
         counts = [body["measures"], body["measurements"], body["covered"]]
         good = all(type(n) in (int, float) and 0 <= n < _LARGEST for n in (*amounts, *coefficients.values()))
         good = good and all(type(n) is int and n >= 0 for n in counts) and 1 <= body["measures"] <= _MOST_MEASURES
         if not good or amounts[2] < 1 or not coefficients or not coefficients.keys() <= terms(counts[0]).keys():
             raise ValueError(amounts)
-        fixed, floor, margin, mean, worst = map(float, amounts)
+        fixed, floor, factor, more, mean, worst = map(float, amounts)
         weights = {name: float(value) for name, value in coefficients.items()}
-        return cls(fixed, floor, weights, counts[0], margin, (mean, worst), counts[1], counts[2])
+        return cls(fixed, floor, weights, counts[0], factor, more, (mean, worst), counts[1], counts[2])

@@ -73,7 +73,8 @@ class MemoryModel:
         """Fit the model to measured peaks.
 
         Args:
-            features: a `Profile`, whose elements without a peak are left out; or n batch shapes
+            features: a `Profile`, whose elements without a peak are left out, and whose `drift_bytes` the upper bound
+                has room for; or n batch shapes
                 (items, longest, total), or a table of them: items, then longest, then total in each measure.
             peaks: (n,) bytes; only with batch shapes.
 
@@ -88,9 +89,10 @@ class MemoryModel:
         if isinstance(features, Profile) == (peaks is not None):
             msg = "`fit` takes a Profile alone, or batch shapes and `peaks`"
             raise TypeError(msg)
+        drift = 0
         if isinstance(features, Profile):
             profile = features
-            features, peaks = profile.features, profile.peak_bytes
+            features, peaks, drift = profile.features, profile.peak_bytes, profile.drift_bytes
         table = shape_table(features)
         try:
             y = np.asarray(peaks, np.float64)
@@ -107,17 +109,22 @@ class MemoryModel:
         curve, held_out = fit_terms(table, y)
         weights = dict(zip(curve.names, curve.weights[1:].tolist(), strict=True))
         coefficients = {name: weight for name, weight in weights.items() if weight > 0}
-        margin = margin_for(held_out, 1 + len(coefficients), self.coverage)
+        # How far off, in units that grow with the prediction but not from zero: budgets are near the largest peak, and
+        # the megabytes by which tiny steps are off must not become percents of it.
+        predicted, offset = y / held_out, y.max()
+        scores = (y - predicted) / (predicted + offset)
+        factor = margin_for(1 + scores, 1 + len(coefficients), self.coverage)
         errors = np.abs(1 - 1 / held_out)
         self._fitted = Fitted(
             fixed_bytes=float(curve.weights[0]),
             floor_bytes=curve.floor,
             coefficients=coefficients,
             measures=measures_of(table),
-            margin_factor=margin,
+            margin_factor=factor,
+            margin_bytes=float((factor - 1) * offset) + drift,
             held_out_error=(float(errors.mean()), float(errors.max())),
             measurements=len(y),
-            covered=int((held_out <= margin).sum()),
+            covered=int((scores <= factor - 1).sum()),
         )
         return self
 
@@ -133,13 +140,18 @@ class MemoryModel:
 
     @property
     def margin_factor(self) -> float:
-        """`upper_bound` over `predict`."""
+        """`upper_bound` is this times the prediction, and `margin_bytes` more."""
         return self._fit().margin_factor
+
+    @property
+    def margin_bytes(self) -> float:
+        """What `upper_bound` has beyond `margin_factor` times the prediction."""
+        return self._fit().margin_bytes
 
     @property
     def fixed_bytes(self) -> int:
         """Upper bound of the bytes that no batch can change: weights, optimizer state, workspaces."""
-        return math.ceil(self._fit().fixed_bytes * self._fit().margin_factor)
+        return math.ceil(float(self._fit().bound(self._fit().fixed_bytes)))
 
     def element_bytes(self, sizes: npt.ArrayLike) -> FloatArray:
         """Return each element's share of the upper bound in a batch of elements of its own size.
@@ -187,7 +199,8 @@ class MemoryModel:
     def upper_bound(self, features: Any) -> Any:
         """Bound the peak of steps: a new measurement stays below with probability `coverage`.
 
-        The bound is `margin_factor` times the prediction; the factor is calibrated on held-out errors.
+        The bound is calibrated on held-out errors, in units of the prediction plus the largest measured peak: a small
+        step may be off by some megabytes without widening the bound of a large one.
 
         Args:
             features: n batch shapes (items, longest, total), or one `BatchShape`.
@@ -195,7 +208,7 @@ class MemoryModel:
         Returns:
             (n,) bytes, or one number for one `BatchShape`.
         """
-        return self._fit().margin_factor * self.predict(features)
+        return self._fit().bound(self.predict(features))
 
     def __call__(self, items: Any, longest: Any, total: Any) -> Any:
         """Return the upper bound as a cost: scalars or equal-length arrays in, the same out, in bytes.
@@ -205,7 +218,7 @@ class MemoryModel:
         fitted = self._fit()
         # Products of integers would wrap.
         shape = (np.asarray(value, np.float64)[()] for value in (items, longest, total))
-        return fitted.margin_factor * fitted.peak(*shape)
+        return fitted.bound(fitted.peak(*shape))
 
     def polynomial(self) -> tuple[float, float, dict[str, float]]:
         """Return the cost in parts, for a planner's compiled loop: the larger of a floor and a sum.
@@ -214,9 +227,8 @@ class MemoryModel:
             The floor; the fixed part of the sum; and for each term of the shape its weight. All in bytes.
         """
         fitted = self._fit()
-        margin = fitted.margin_factor
-        weights = {name: margin * value for name, value in fitted.coefficients.items()}
-        return margin * fitted.floor_bytes, margin * fitted.fixed_bytes, weights
+        weights = {name: fitted.margin_factor * value for name, value in fitted.coefficients.items()}
+        return float(fitted.bound(fitted.floor_bytes)), float(fitted.bound(fitted.fixed_bytes)), weights
 
     def summary(self) -> str:
         """Describe the fit: what each term costs, and how well it predicts."""
@@ -229,7 +241,8 @@ class MemoryModel:
         mean, worst = fitted.held_out_error
         lines.append(f"held-out error over {fitted.measurements} measurements: mean {mean:.2%}, largest {worst:.2%}")
         lines.append(
-            f"upper bound: {fitted.margin_factor - 1:.2%} above the prediction (coverage {self.coverage:g}); "
+            f"upper bound: {fitted.margin_factor - 1:.2%} and {format_bytes(fitted.margin_bytes)} above the prediction "
+            f"(coverage {self.coverage:g}); "
             f"{fitted.covered} of {fitted.measurements} held-out peaks below it"
         )
         return "\n".join(lines)

@@ -52,11 +52,16 @@ class Profile(Sequence[PeakRecord]):
         records: one for each element.
         device: where it was measured, for people to read.
         warmup: steps that ran first and are in no record.
+        fragmentation_fraction: what the allocator needs beyond the peak of a large step, as a share of the peak.
+        drift_bytes: by how much peaks may be higher than those of the records, which began with an empty cache, when
+            steps of other shapes come before.
     """
 
     records: tuple[PeakRecord, ...]
     device: str
     warmup: int = 0
+    fragmentation_fraction: float = 0.0
+    drift_bytes: int = 0
 
     def __len__(self) -> int:
         return len(self.records)
@@ -97,6 +102,11 @@ class Profile(Sequence[PeakRecord]):
         shown = [record.device_bytes for record in self.measured if record.device_bytes is not None]
         if reserved:
             lines.append(f"peak reserved by the allocator: up to {format_bytes(max(reserved))}")
+        if self.fragmentation_fraction:
+            lines.append(
+                f"beyond a large peak, when steps follow each other: {format_bytes(self.drift_bytes)} allocated, "
+                f"{self.fragmentation_fraction:.1%} reserved"
+            )
         if shown:
             lines.append(f"used on the device, all processes: up to {format_bytes(max(shown))}")
         failed = [record.index for record in self.records if record.status == "oom"]
@@ -117,6 +127,7 @@ class Profile(Sequence[PeakRecord]):
             document = {field.name: getattr(record, field.name) for field in fields(PeakRecord)}
             records.append(document | {"features": encode_features(record.features, record.index)})
         body = {"device": self.device, "warmup": self.warmup, "records": records}
+        body |= {"fragmentation_fraction": self.fragmentation_fraction, "drift_bytes": self.drift_bytes}
         write_document(path, _KIND, _VERSION, body)
 
     @classmethod
@@ -130,12 +141,13 @@ class Profile(Sequence[PeakRecord]):
         try:
             records = tuple(_record(document) for document in body["records"])
             warmup, device = body["warmup"], body["device"]
-            if not (_is_count(warmup) and isinstance(device, str)):
+            beyond, drift = body["fragmentation_fraction"], body["drift_bytes"]
+            if not (_is_count(warmup) and isinstance(device, str) and _is_amount(beyond) and _is_count(drift)):
                 raise ValueError(warmup)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             msg = f"{path} is a damaged {_KIND} file: {type(error).__name__}"
             raise FileFormatError(msg) from error
-        return cls(records, device, warmup)
+        return cls(records, device, warmup, float(beyond), drift)
 
 
 def _record(document: dict[str, Any]) -> PeakRecord:
@@ -148,11 +160,13 @@ def _record(document: dict[str, Any]) -> PeakRecord:
         counts.append(record.peak_bytes)
     elif record.status != "oom" or record.peak_bytes is not None or record.features is not None:
         raise ValueError(record.index)
-    seconds = record.seconds
-    timed = isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 <= seconds < 2.0**62
-    if not timed or not all(map(_is_count, counts)):
+    if not _is_amount(record.seconds) or not all(map(_is_count, counts)):
         raise ValueError(record.index)
     return record
+
+
+def _is_amount(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 2.0**62
 
 
 def _is_count(value: Any) -> bool:

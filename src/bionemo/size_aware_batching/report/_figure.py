@@ -65,7 +65,13 @@ def _draw_peaks(axes: Any, profile: Profile, model: MemoryModel, unit: str) -> N
     predicted = model.predict(profile.features) / _UNITS[unit]
     measured = np.array(profile.peak_bytes) / _UNITS[unit]
     ends = np.array([0, predicted.max() * 1.05])
-    axes.plot(ends, ends * model.margin_factor, "--", color=_COLOURS[1], label=f"bound ({model.coverage:.1%})")
+    axes.plot(
+        ends,
+        ends * model.margin_factor + model.margin_bytes / _UNITS[unit],
+        "--",
+        color=_COLOURS[1],
+        label=f"bound ({model.coverage:.1%})",
+    )
     axes.plot(ends, ends, color=_COLOURS[0], label="prediction")
     axes.plot(predicted, measured, "o", color=_COLOURS[2], label="measured", markersize=5)
     axes.set(xlabel=f"predicted peak, {unit}", ylabel=f"measured peak, {unit}", title="Predicted and measured peaks")
