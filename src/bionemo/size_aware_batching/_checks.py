@@ -56,7 +56,7 @@ def check_sizes(name: str, sizes: AnyArray) -> None:
 
     Args:
         name: the argument's name, for the error.
-        sizes: 1-D numeric array.
+        sizes: numeric array, a size or a row of sizes for each element.
 
     Raises:
         ValueError: a size is NaN, infinite or negative; the text gives the first one's index.
@@ -69,6 +69,6 @@ def check_sizes(name: str, sizes: AnyArray) -> None:
     bad = sizes < 0
     if sizes.dtype.kind == "f":
         bad |= ~np.isfinite(sizes)
-    index = int(np.flatnonzero(bad)[0])
-    msg = f"`{name}` must be finite and not negative, got {sizes[index]} at index {index}"
+    first = tuple(int(i) for i in np.argwhere(bad)[0])
+    msg = f"`{name}` must be finite and not negative, got {sizes[first]} at index {first[0]}"
     raise ValueError(msg)

@@ -11,8 +11,8 @@ from bionemo.size_aware_batching.memory import MemoryBudget
 GIB = 2**30
 
 
-def budget_of(limit, total=16 * GIB, outside=6 * GIB):
-    return MemoryBudget.of(limit, device="a card", total_bytes=total, outside_bytes=outside)
+def budget_of(limit, total=16 * GIB, outside=6 * GIB, **more):
+    return MemoryBudget.of(limit, device="a card", total_bytes=total, outside_bytes=outside, **more)
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,10 @@ def test_budget_is_an_int_everywhere_else():
 
 def test_budget_survives_pickling():
     """Another process gets the number and its account."""
-    budget = budget_of("90%")
+    budget = budget_of("90%", fragmentation_bytes=GIB)
     copy = pickle.loads(pickle.dumps(budget))  # noqa: S301 - written one line above
     assert (budget, budget.account()) == (copy, copy.account())
+    assert vars(budget) == vars(copy)
 
 
 def test_account_adds_up():
@@ -73,10 +74,50 @@ def test_account_adds_up():
     ] == budget_of("90%").account().splitlines()
 
 
+def test_account_with_fragmentation_adds_up():
+    """What the allocator needs beyond what it hands out has a line of its own, and a share is one of the rest."""
+    budget = budget_of("75%", fragmentation_bytes=2 * GIB)
+    assert (6 * GIB, 2 * GIB) == (budget, budget.fragmentation_bytes)
+    assert [
+        "a card: 16 GiB in all",
+        "- 6 GiB used outside this process's tensors",
+        "- 2 GiB for fragmentation, as measured",
+        "= 8 GiB available",
+        "- 2 GiB left free by the limit 75%",
+        "= 6 GiB budget for peak allocated bytes",
+    ] == budget.account().splitlines()
+
+
+def test_account_without_fragmentation_has_no_line_for_it():
+    """Where no fragmentation was measured none is mentioned."""
+    without = budget_of("90%")
+    assert 0 == without.fragmentation_bytes
+    assert without.account() == budget_of("90%", fragmentation_bytes=0).account()
+    assert "fragmentation" not in without.account()
+
+
+@pytest.mark.parametrize("limit", ["8.1GiB", 8 * GIB + 1, 10 * GIB, "101%"])
+def test_limit_beyond_what_fragmentation_leaves(limit):
+    """Bytes that fit without fragmentation but not with it are refused, and the text has both."""
+    text = r"has, 8 GiB \(16 GiB less 6 GiB used outside this process's tensors and 2 GiB for fragmentation\)"
+    with pytest.raises(ValueError, match=text):
+        budget_of(limit, fragmentation_bytes=2 * GIB)
+    assert 8 * GIB == budget_of(8 * GIB, fragmentation_bytes=2 * GIB)
+
+
+@pytest.mark.parametrize("limit", ["90%", "100%", 1])
+@pytest.mark.parametrize("fragmentation", [10 * GIB, 11 * GIB, 2**70])
+def test_fragmentation_takes_everything(limit, fragmentation):
+    """Where fragmentation needs all that others leave, or more, there is no budget, and not a negative one."""
+    with pytest.raises(ValueError, match=r"at most what a card has, 0 B \(16 GiB less 6 GiB used .* for fragmentation"):
+        budget_of(limit, fragmentation_bytes=fragmentation)
+
+
 @pytest.mark.parametrize("limit", ["0%", "100.1%", "11GiB", 10 * GIB + 1, 16 * GIB])
 def test_limit_beyond_what_is_there(limit):
     """A limit of nothing or of more than is available is refused with what is available and why."""
-    with pytest.raises(ValueError, match=r"at most what a card has, 10 GiB \(16 GiB less 6 GiB used outside"):
+    text = r"at most what a card has, 10 GiB \(16 GiB less 6 GiB used outside this process's tensors\)"
+    with pytest.raises(ValueError, match=text):
         budget_of(limit)
 
 

@@ -25,14 +25,20 @@ EVERY_MODEL = pytest.mark.parametrize("name", sorted(WEIGHTS))
 
 
 @cache
-def fitted(name, floor=0, coverage=0.999):
-    """Return a model of peaks with an error of a hundredth."""
+def problem(name, floor=0):
+    """Return a table of shapes, and peaks with an error of a hundredth."""
     rng = np.random.default_rng(7)
     items, longest = rng.integers(1, 40, 30), rng.integers(20, 600, 30)
     total = longest + (items - 1) * longest * rng.uniform(0.2, 1, 30)
     terms = np.column_stack([items, total, items * longest, items * longest**2, longest**2])
     peaks = np.maximum(20_000_000 + terms @ WEIGHTS[name], floor) * (1 + 0.01 * rng.uniform(-1, 1, 30))
-    return MemoryModel(coverage=coverage).fit(np.column_stack([items, longest, total]).astype(float), peaks)
+    return np.column_stack([items, longest, total]).astype(float), peaks
+
+
+@cache
+def fitted(name, floor=0, coverage=0.999):
+    """Return the model of a problem."""
+    return MemoryModel(coverage=coverage).fit(*problem(name, floor))
 
 
 def shape_of_sizes(sizes):
@@ -57,13 +63,13 @@ def test_predictions_never_fall_when_a_batch_grows(which, one, other):
 @LAW
 @given(models, st.lists(triples, min_size=1, max_size=6))
 def test_cost_is_the_upper_bound(which, shapes):
-    """The cost of arrays, of scalars, and the bound are one number, `margin_factor` above the prediction."""
+    """The cost of arrays, of scalars, and the bound are one number, above the prediction by factor and bytes."""
     model, table = fitted(*which), np.array(shapes, np.float64)
     bound = model.upper_bound(table)
     assert bound.tolist() == model(*table.T).tolist()
     assert pytest.approx(bound) == [float(model(*shape)) for shape in table.tolist()]
-    assert pytest.approx(model.predict(table) * model.margin_factor) == bound
-    assert (model.predict(table) <= bound).all()
+    assert pytest.approx(model.predict(table) * model.margin_factor + model.margin_bytes) == bound
+    assert (model.predict(table) < bound).all()
 
 
 @EVERY_MODEL
@@ -78,8 +84,30 @@ def test_one_shape_gives_one_number(name):
 
 @EVERY_MODEL
 def test_bound_holds_what_was_fitted(name):
-    """Every peak that the model was fitted to is below its bound by far fewer than ten percent."""
-    assert 1 < fitted(name).margin_factor < 1.1
+    """Every peak that the model was fitted to is below its bound, the largest by far fewer than ten percent."""
+    (table, peaks), model = problem(name), fitted(name)
+    bounds = model.upper_bound(table)
+    assert (peaks <= bounds).all()
+    assert 1 < model.margin_factor < 1.1
+    assert bounds[peaks.argmax()] < 1.1 * peaks.max()
+
+
+@EVERY_MODEL
+def test_margin_bytes_are_the_margin_on_the_largest_peak(name):
+    """Errors count beside the prediction and the largest measured peak: both are raised by the same share."""
+    (_, peaks), model = problem(name), fitted(name)
+    assert pytest.approx((model.margin_factor - 1) * peaks.max()) == model.margin_bytes
+    assert model.margin_bytes > 0
+
+
+@EVERY_MODEL
+@pytest.mark.parametrize("floor", [0, 60_000_000])
+def test_fixed_bytes_are_the_bound_of_what_no_batch_changes(name, floor):
+    """Fixed bytes are a whole number, rounded up from the fixed part of the cost."""
+    model = fitted(name, floor)
+    _, fixed, _ = model.polynomial()
+    assert int is type(model.fixed_bytes)
+    assert fixed <= model.fixed_bytes < fixed + 1
 
 
 @EVERY_MODEL
@@ -195,12 +223,21 @@ def test_repr_and_summary_say_what_was_fitted():
     assert lines[3].endswith("above the prediction (coverage 0.999); 30 of 30 held-out peaks below it")
 
 
+def test_summary_says_by_how_much_the_bound_is_higher():
+    """Both parts of the margin are in the summary, as a share and in bytes."""
+    model = fitted("padded")
+    share, more = f"{model.margin_factor - 1:.2%}", f"{model.margin_bytes / 2**20:.4g} MiB"
+    assert f"upper bound: {share} and {more} above the prediction" in model.summary()
+
+
 @pytest.mark.parametrize(
     "use",
     [
         lambda model: model.coefficients,
         lambda model: model.fixed_bytes,
         lambda model: model.margin_factor,
+        lambda model: model.margin_bytes,
+        lambda model: model.measures,
         lambda model: model.held_out_error,
         lambda model: model.element_bytes([1]),
         lambda model: model.predict(BatchShape(1, 1, 1)),

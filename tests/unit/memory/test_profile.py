@@ -38,6 +38,17 @@ def test_measured_leaves_out_what_ran_out_of_memory():
     assert [3 * MIB, MIB] == PROFILE.peak_bytes
 
 
+def test_profile_of_nothing_but_records():
+    """Without measured fragmentation and drift there are none."""
+    assert (0, 0.0, 0) == (Profile((), "cpu").warmup, PROFILE.fragmentation_fraction, PROFILE.drift_bytes)
+
+
+def test_profiles_that_differ_in_what_comes_beyond_their_peaks():
+    """Fragmentation and drift belong to a profile's value."""
+    profiles = [Profile(PROFILE.records, "cpu", 2, *beyond) for beyond in ((), (0.0, 0), (0.5, 0), (0.0, 7))]
+    assert [True, True, False, False] == [profile == PROFILE for profile in profiles]
+
+
 def test_profile_cannot_be_changed():
     """Records and profile are values."""
     with pytest.raises(AttributeError, match="device"):
@@ -79,6 +90,29 @@ def test_profile_cannot_be_changed():
                 "peak allocated: 1 MiB to 1 MiB",
                 "peak reserved by the allocator: up to 4 MiB",
                 "used on the device, all processes: up to 6 MiB",
+            ],
+        ),
+        (
+            Profile(
+                (record(0, MIB, reserved=2 * MIB, device=6 * MIB),),
+                "x",
+                fragmentation_fraction=0.1254,
+                drift_bytes=3 * MIB,
+            ),
+            [
+                "1 of 1 elements measured on x, no warm-up",
+                "peak allocated: 1 MiB to 1 MiB",
+                "peak reserved by the allocator: up to 2 MiB",
+                "beyond a large peak, when steps follow each other: 3 MiB allocated, 12.5% reserved",
+                "used on the device, all processes: up to 6 MiB",
+            ],
+        ),
+        (
+            Profile((record(0, MIB),), "x", fragmentation_fraction=0.5),
+            [
+                "1 of 1 elements measured on x, no warm-up",
+                "peak allocated: 1 MiB to 1 MiB",
+                "beyond a large peak, when steps follow each other: 0 B allocated, 50.0% reserved",
             ],
         ),
     ],

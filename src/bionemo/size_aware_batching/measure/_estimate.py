@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -17,13 +16,14 @@ from torch._subclasses.fake_tensor import (
 from torch.overrides import TorchFunctionMode
 
 from bionemo.size_aware_batching._checks import check_int, kind_of
-from bionemo.size_aware_batching.measure._meter import StorageMeter
+from bionemo.size_aware_batching.measure._meter import Reading, StorageMeter
 from bionemo.size_aware_batching.measure._run import run_steps
 from bionemo.size_aware_batching.measure._storages import StorageCounter
-from bionemo.size_aware_batching.memory import Profile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from bionemo.size_aware_batching.memory import Profile
 
 __all__ = ["estimate_peaks"]
 
@@ -78,11 +78,11 @@ def estimate_peaks(
         msg = f"`build` must be callable, got {kind_of(build)}"
         raise TypeError(msg)
     workspace_bytes = check_int("workspace_bytes", workspace_bytes, at_least=0)
-    meter = _FakeMeter()
+    meter = _FakeMeter(workspace_bytes)
     try:
         with meter.faking():
             work = build()
-        profile = run_steps(
+        return run_steps(
             dataset,
             work,
             torch.device("cpu"),
@@ -96,22 +96,14 @@ def estimate_peaks(
     except _VALUES as error:
         msg = f"the step depends on values of tensors, which an estimate does not have: {error!s:.200}"
         raise ValueError(msg) from error
-    added = (
-        replace(
-            record,
-            peak_bytes=None if record.peak_bytes is None else record.peak_bytes + workspace_bytes,
-            baseline_bytes=record.baseline_bytes + workspace_bytes,
-        )
-        for record in profile
-    )
-    return Profile(tuple(added), profile.device, profile.warmup)
 
 
 class _FakeMeter(StorageMeter):
     """Counts the storages of fake tensors, which it makes of all there are."""
 
-    def __init__(self) -> None:
+    def __init__(self, workspace_bytes: int) -> None:
         super().__init__(StorageCounter(frozenset({"cpu", "meta"})))
+        self._workspace_bytes = workspace_bytes
         self._fakes = FakeTensorMode(allow_non_fake_inputs=True)
 
     def faking(self) -> AbstractContextManager[Any]:
@@ -125,6 +117,10 @@ class _FakeMeter(StorageMeter):
         stack.enter_context(self.faking())
         stack.enter_context(self._counter)
         return stack
+
+    def read(self) -> Reading:
+        seen, more = super().read(), self._workspace_bytes
+        return seen._replace(peak_bytes=seen.peak_bytes + more, baseline_bytes=seen.baseline_bytes + more)
 
 
 # Autocast to float32 on CUDA but not on a CPU: aten/src/ATen/autocast_mode.h, AT_FORALL_FP32.

@@ -24,7 +24,8 @@ _KEPT, _CAST = 24, 6
 # Steps at this share of the largest peak leave room to find out how much is needed beyond it.
 _SHARE = 0.7
 # Each try runs the cast so often; the first gives this share of the peak beyond it, and each next one that much more.
-_ROUNDS, _FIRST, _MORE = 4, 0.01, 1.5
+# What a few dozen steps got through with, thousands of others may not: the answer is one such step above it.
+_ROUNDS, _FIRST, _MORE = 6, 0.01, 1.5
 # What a single step from an empty cache takes beyond its peak is read from steps of at least this share of the largest.
 _LARGE = 0.8
 
@@ -109,7 +110,7 @@ def rehearse_steps(largest: Largest, run: Callable[[Any], bool], meter: CappedMe
     while highest * (1 + beyond) < most:
         failed, drift = _in_a_row(cast, run, meter, int(highest * (1 + beyond)))
         if not failed:
-            return Rehearsal(beyond, drift)
+            return Rehearsal(max(beyond * _MORE, single), drift)
         _log.info("steps in a row ran out of memory with %.1f %% beyond the largest peak", 100 * beyond)
         beyond *= _MORE
     _, drift = _in_a_row(cast, run, meter, most)

@@ -29,11 +29,16 @@ _RAMP, _RAMPED_SHARE, _RAMP_TARGET = 4, 0.1, 0.3
 _SHARES = (0.3, 0.6, 0.95)
 _QUANTILES = (0.05, 0.5, 0.95, 1.0)
 _MIXED = -1.0
-# No batch is predicted to take more than so many times what the largest so far took: no model is trusted further.
-_STEP = 8.0
+# No batch is predicted to take more than so many times what the largest so far took beyond the smallest: no model is
+# trusted further, and none at all before so many peaks are that much above the smallest, which may all lie on a floor.
+_STEP, _ABOVE, _RAISED = 4.0, 3, 1.05
+# Nor is any batch padded to so many times more than was seen: until then totals may explain as much.
+_PADDED_STEP = 2.5
 # A prediction is raised by what the model was off where it could be checked, and at least by this.
 _LEAST_MARGIN = 0.02
 _FEWEST_TO_FIT = 6
+# Beyond the baseline a step is taken to need this share of its peak more than it did: counters tremble.
+_LEAST_GROWTH = 0.005
 # More elements than these are looked at through an evenly spaced part of them.
 _MOST_ELEMENTS = 2**20
 
@@ -45,6 +50,7 @@ class SuggestedShapes(Iterator["list[int]"]):
         """Take checked arguments: (n, measures) sizes, bytes, and numbers of batches and of elements."""
         self._budget, self._count, self._max_items = budget, count, max_items
         self._matrix = matrix
+        self._sums = np.float64 if matrix.dtype.kind == "f" else np.int64
         part = np.arange(len(matrix)) if len(matrix) <= _MOST_ELEMENTS else _spread(len(matrix), _MOST_ELEMENTS)
         # Sorted by size, with several measures by their sum in units of their means.
         rows = matrix[part]
@@ -98,7 +104,7 @@ class SuggestedShapes(Iterator["list[int]"]):
             self._ceiling = min(self._ceiling, max(0.9 * self._predict(shape), *self._peaks, 1))
             _log.info("a suggested batch ran out of memory; from here on none above %s", format_bytes(self._ceiling))
             return
-        off = abs(self._predict(shape) / peak_bytes - 1) if self._model is not None else 1.0
+        off = abs(self._predict(shape) / max(peak_bytes, 1) - 1) if self._model is not None else 1.0
         self._shapes.append(shape)
         self._peaks.append(int(peak_bytes))
         self._baseline = int(baseline_bytes)
@@ -116,7 +122,9 @@ class SuggestedShapes(Iterator["list[int]"]):
         yield from self._fresh(_QUANTILES[0], 1)
         items = 1
         while self._room_taken() < _RAMPED_SHARE and len(self._peaks) < self._count // 2:
-            grown = self._most(0.5, _RAMP_TARGET, min(items * _RAMP, self._max_items))
+            # What is known of batches on a floor is too much rather than too little.
+            share = _RAMP_TARGET if self._raised() else _SHARES[-1]
+            grown = self._most(0.5, share, min(items * _RAMP, self._max_items))
             if grown <= items:
                 break
             yield from self._fresh(0.5, grown)
@@ -149,17 +157,22 @@ class SuggestedShapes(Iterator["list[int]"]):
 
     def _shape(self, indices: IntArray) -> BatchShape:
         rows = self._matrix[indices]
-        return BatchShape.of(rows if rows.shape[1] > 1 else rows[:, 0])
+        longest, total = rows.max(axis=0).tolist(), rows.sum(axis=0, dtype=self._sums).tolist()
+        if rows.shape[1] == 1:
+            return BatchShape(len(rows), longest[0], total[0])
+        return BatchShape(len(rows), tuple(longest), tuple(total))
 
     def _most(self, quantile: float, share: float, at_most: int) -> int:
         """Return how many elements are predicted to stay below a share of the room; 0 if not even one does."""
         base = min(self._peaks)
         limit = min(base + share * (self._budget - base), self._ceiling)
-        limit = min(limit, self._baseline + _STEP * (max(self._peaks) - self._baseline))
+        if self._model is not None:
+            limit = min(limit, base + _STEP * (max(self._peaks) - base))
         low, high = 0, min(at_most, self._order.size)
         while low < high:
             middle = (low + high + 1) // 2
-            if self._predict(self._shape(self._indices(quantile, middle))) <= limit:
+            shape = self._shape(self._indices(quantile, middle))
+            if self._predict(shape) <= limit and self._pads_as_seen(shape):
                 low = middle
             else:
                 high = middle - 1
@@ -171,21 +184,32 @@ class SuggestedShapes(Iterator["list[int]"]):
             return float(self._model.predict(shape)) * (1 + self._margin())
         # What a smaller batch took beyond the baseline, in proportion, is too much, since a part of it does not grow.
         growth = (
-            (peak - self._baseline) * _times_larger(shape, known)
+            (max(peak - self._baseline, 0) + _LEAST_GROWTH * peak) * _times_larger(shape, known)
             for known, peak in zip(self._shapes, self._peaks, strict=True)
         )
         return self._baseline + min(growth, default=float(self._budget))
+
+    def _pads_as_seen(self, shape: BatchShape) -> bool:
+        """Tell whether a model may be asked: padding that was not seen may be what memory goes with."""
+        if self._model is None:
+            return True
+        seen = np.max([known.items * np.atleast_1d(known.longest) for known in self._shapes], axis=0)
+        return bool((shape.items * np.atleast_1d(shape.longest) <= _PADDED_STEP * seen).all())
 
     def _margin(self) -> float:
         return max(self._model.held_out_error[1], _LEAST_MARGIN) if self._model is not None else 0.0
 
     def _fit(self) -> MemoryModel | None:
-        if len(self._peaks) < _FEWEST_TO_FIT:
+        if len(self._peaks) < _FEWEST_TO_FIT or self._raised() < _ABOVE or min(self._peaks) <= 0:
             return None
         try:
             return MemoryModel().fit(self._shapes, [float(peak) for peak in self._peaks])
         except NotIdentifiableError:
             return None
+
+    def _raised(self) -> int:
+        """Return how many peaks are clearly above the smallest."""
+        return sum(peak > _RAISED * min(self._peaks) for peak in self._peaks)
 
     def _room_taken(self) -> float:
         base = min(self._peaks)

@@ -46,10 +46,6 @@ class Curve:
     weights: FloatArray
     floor: float
 
-    def predict(self, table: FloatArray) -> FloatArray:
-        """Return (n,) bytes for (n, 1 + 2 measures) shapes."""
-        return np.maximum(columns(table, self.names) @ self.weights, self.floor)
-
 
 def fit_terms(table: FloatArray, peaks: FloatArray) -> tuple[Curve, FloatArray]:
     """Fit peaks with the terms that predict held-out measurements best; the fewest of those that do about as well.
@@ -71,9 +67,9 @@ def fit_terms(table: FloatArray, peaks: FloatArray) -> tuple[Curve, FloatArray]:
     """
     _check_variety(table)
     tried: list[tuple[float, int, tuple[str, ...], bool, FloatArray]] = []
-    for names in _candidates(table):
+    for names, design in _candidates(table):
         for floored in (False, True):
-            held_out = _held_out(table, peaks, names, floored=floored)
+            held_out = _held_out(design, peaks, floored=floored)
             error = float(np.abs(1 - 1 / held_out).mean())
             tried.append((error, len(names) + floored, names, floored, held_out))
     if not tried:
@@ -85,7 +81,7 @@ def fit_terms(table: FloatArray, peaks: FloatArray) -> tuple[Curve, FloatArray]:
     lowest = min(error for error, *_ in tried)
     enough = max(lowest * _NO_BETTER, lowest + _NO_BETTER_ABSOLUTE)
     _, _, names, floored, held_out = min((c for c in tried if c[0] <= enough), key=lambda c: (c[1], c[0]))
-    curve = _fit_one(table, peaks, names, floored=floored)
+    curve = Curve(names, *_fit_one(columns(table, names), peaks, floored=floored))
     if not (curve.weights[1:] > 0).any():
         msg = "the measured peaks do not grow with the batch: measure larger batches, up to near the budget"
         raise NotIdentifiableError(msg)
@@ -132,7 +128,8 @@ def _check_variety(table: FloatArray) -> None:
         raise NotIdentifiableError(msg)
 
 
-def _candidates(table: FloatArray) -> Iterator[tuple[str, ...]]:
+def _candidates(table: FloatArray) -> Iterator[tuple[tuple[str, ...], FloatArray]]:
+    """Yield the combinations of terms that the shapes can tell apart, each with its design matrix."""
     measures = measures_of(table)
     names = list(terms(measures))
     for k in range(measures):
@@ -143,8 +140,8 @@ def _candidates(table: FloatArray) -> Iterator[tuple[str, ...]]:
     for count in range(1, _MOST_TERMS + 1):
         for subset in combinations(names, count):
             # Held-out fits need a measurement more than parameters.
-            if len(table) >= count + 2 and _tells_apart(columns(table, subset)):
-                yield subset
+            if len(table) >= count + 2 and _tells_apart(design := columns(table, subset)):
+                yield subset, design
 
 
 def _tells_apart(design: FloatArray) -> bool:
@@ -160,16 +157,20 @@ def _nnls(design: FloatArray, peaks: FloatArray) -> FloatArray:
 
     # Dividing each row by its peak makes errors relative; columns of unit length keep the solver well conditioned.
     rows = design / peaks[:, None]
-    norms = np.linalg.norm(rows, axis=0)
+    # A term that only a held-out measurement has is zero here, and gets no weight.
+    norms = np.maximum(np.linalg.norm(rows, axis=0), 1e-300)
     solution: FloatArray = nnls(rows / norms, np.ones(len(rows)))[0] / norms
     return solution
 
 
-def _fit_one(table: FloatArray, peaks: FloatArray, names: tuple[str, ...], *, floored: bool) -> Curve:
-    """Fit one candidate; with a floor, by turns assign measurements to it and fit both parts to their own."""
-    design = columns(table, names)
+def _fit_one(design: FloatArray, peaks: FloatArray, *, floored: bool) -> tuple[FloatArray, float]:
+    """Fit one candidate; with a floor, by turns assign measurements to it and fit both parts to their own.
+
+    Returns:
+        The weights, and the floor, 0 for none.
+    """
     if not floored:
-        return Curve(names, _nnls(design, peaks), 0.0)
+        return _nnls(design, peaks), 0.0
     flat = peaks <= _FLAT * peaks.min()
     weights, floor = np.zeros(design.shape[1]), 0.0
     for _ in range(_TURNS):
@@ -180,17 +181,15 @@ def _fit_one(table: FloatArray, peaks: FloatArray, names: tuple[str, ...], *, fl
         if (below == flat).all():
             break
         flat = below
-    if not weights.any():
-        return Curve(names, _nnls(design, peaks), 0.0)
-    return Curve(names, weights, floor)
+    return (weights, floor) if weights.any() else (_nnls(design, peaks), 0.0)
 
 
-def _held_out(table: FloatArray, peaks: FloatArray, names: tuple[str, ...], *, floored: bool) -> FloatArray:
+def _held_out(design: FloatArray, peaks: FloatArray, *, floored: bool) -> FloatArray:
     """Return peak over prediction, each predicted without the measurements of its own fold."""
     fold = np.arange(len(peaks)) % _FOLDS
     ratios = np.empty(len(peaks))
     for k in range(min(_FOLDS, len(peaks))):
         out = fold == k
-        curve = _fit_one(table[~out], peaks[~out], names, floored=floored)
-        ratios[out] = peaks[out] / np.maximum(curve.predict(table[out]), 1.0)
+        weights, floor = _fit_one(design[~out], peaks[~out], floored=floored)
+        ratios[out] = peaks[out] / np.maximum(design[out] @ weights, max(floor, 1.0))
     return ratios

@@ -12,7 +12,7 @@ from bionemo.size_aware_batching.memory._terms import terms
 __all__ = ["Fitted"]
 
 # No number of bytes, no ratio and no count is larger; products of such stay finite.
-_LARGEST = 2.0**1000
+_LARGEST = 2.0**100
 _MOST_MEASURES = 64
 
 
@@ -75,14 +75,23 @@ class Fitted:
             TypeError: a value is of the wrong kind.
             ValueError: a value cannot come from a fit.
         """
-        coefficients, (mean, worst) = dict(body["coefficients"]), body["held_out_error"]
+        coefficients, (mean, worst) = body["coefficients"], body["held_out_error"]
         amounts = [body[name] for name in ("fixed_bytes", "floor_bytes", "margin_factor", "margin_bytes")]
         amounts += [mean, worst]
-        counts = [body["measures"], body["measurements"], body["covered"]]
-        good = all(type(n) in (int, float) and 0 <= n < _LARGEST for n in (*amounts, *coefficients.values()))
-        good = good and all(type(n) is int and n >= 0 for n in counts) and 1 <= body["measures"] <= _MOST_MEASURES
-        if not good or amounts[2] < 1 or not coefficients or not coefficients.keys() <= terms(counts[0]).keys():
+        counts = measures, measurements, covered = body["measures"], body["measurements"], body["covered"]
+        good = (
+            isinstance(coefficients, dict)
+            and all(type(n) in (int, float) and 0 <= n < _LARGEST for n in (*amounts, *coefficients.values()))
+            and all(type(n) is int for n in counts)
+            and 1 <= measures <= _MOST_MEASURES
+            and 0 <= covered <= measurements > 0
+            and amounts[2] >= 1
+            and mean <= worst
+            and coefficients.keys() <= terms(measures).keys()
+            and min(coefficients.values(), default=0) > 0
+        )
+        if not good:
             raise ValueError(amounts)
         fixed, floor, factor, more, mean, worst = map(float, amounts)
         weights = {name: float(value) for name, value in coefficients.items()}
-        return cls(fixed, floor, weights, counts[0], factor, more, (mean, worst), counts[1], counts[2])
+        return cls(fixed, floor, weights, measures, factor, more, (mean, worst), measurements, covered)

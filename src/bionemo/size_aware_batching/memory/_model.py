@@ -124,7 +124,7 @@ class MemoryModel:
             margin_bytes=float((factor - 1) * offset) + drift,
             held_out_error=(float(errors.mean()), float(errors.max())),
             measurements=len(y),
-            covered=int((scores <= factor - 1).sum()),
+            covered=int((1 + scores <= factor).sum()),
         )
         return self
 
@@ -188,7 +188,9 @@ class MemoryModel:
             (n,) bytes, or one number for one `BatchShape`.
         """
         fitted, table = self._fit(), shape_table(features)
-        if len(table) and measures_of(table) != fitted.measures:
+        if len(table) == 0:
+            return np.empty(0)
+        if measures_of(table) != fitted.measures:
             msg = f"`features` have {measures_of(table)} measures, the model was fitted to {fitted.measures}"
             raise ValueError(msg)
         items, longest, total = np.split(table, [1, 1 + measures_of(table)], axis=1)
@@ -214,10 +216,17 @@ class MemoryModel:
         """Return the upper bound as a cost: scalars or equal-length arrays in, the same out, in bytes.
 
         With several measures, `longest` and `total` have a column for each.
+
+        Raises:
+            ValueError: another number of measures than the model was fitted to.
         """
         fitted = self._fit()
         # Products of integers would wrap.
-        shape = (np.asarray(value, np.float64)[()] for value in (items, longest, total))
+        shape = [np.asarray(value, np.float64)[()] for value in (items, longest, total)]
+        for value in shape[1:]:
+            if fitted.measures > 1 and np.shape(value)[-1:] != (fitted.measures,):
+                msg = f"longest and total must have {fitted.measures} measures, got an array of shape {np.shape(value)}"
+                raise ValueError(msg)
         return fitted.bound(fitted.peak(*shape))
 
     def polynomial(self) -> tuple[float, float, dict[str, float]]:

@@ -45,8 +45,8 @@ class BatchShape(NamedTuple):
         BatchShape(items=2, longest=(5, 9), total=(8, 11))
         """
         # Plain numbers: sums of narrow integers would wrap.
-        values = [size.tolist() if hasattr(size, "tolist") else size for size in sizes]
-        if not values or not isinstance(values[0], (list, tuple)):
+        values = [_plain(size) for size in sizes]
+        if not values or not isinstance(values[0], list):
             return cls(len(values), max(values, default=0), sum(values))
         measures = list(zip(*values, strict=True))
         return cls(len(values), tuple(map(max, measures)), tuple(map(sum, measures)))
@@ -86,8 +86,18 @@ def shape_table(features: Any) -> FloatArray:
     return table
 
 
+def _plain(size: Any) -> Any:
+    """Return plain numbers for those of numpy and torch, in rows too."""
+    if hasattr(size, "tolist"):
+        return size.tolist()
+    return [_plain(value) for value in size] if isinstance(size, (list, tuple)) else size
+
+
 def _flat(row: Any) -> Any:
     """Put the measures of a shape side by side."""
     if not isinstance(row, BatchShape) or np.ndim(row.longest) == 0 == np.ndim(row.total):
         return row
+    if np.shape(row.longest) != np.shape(row.total):
+        msg = f"longest and total have {np.size(row.longest)} and {np.size(row.total)} measures"
+        raise ValueError(msg)
     return [row.items, *row.longest, *row.total]
