@@ -102,7 +102,7 @@ class Profile(Sequence[PeakRecord]):
         shown = [record.device_bytes for record in self.measured if record.device_bytes is not None]
         if reserved:
             lines.append(f"peak reserved by the allocator: up to {format_bytes(max(reserved))}")
-        if self.fragmentation_fraction:
+        if self.fragmentation_fraction or self.drift_bytes:
             lines.append(
                 f"beyond a large peak, when steps follow each other: {format_bytes(self.drift_bytes)} allocated, "
                 f"{self.fragmentation_fraction:.1%} reserved"
