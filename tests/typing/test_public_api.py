@@ -14,14 +14,19 @@ from bionemo.size_aware_batching import (
     BudgetBatchSampler,
     MemoryModel,
     PaddedCost,
+    PeakMonitor,
     Plan,
     Profile,
     SizeAwareBatchSampler,
+    check_worst_batches,
     create_buckets,
+    estimate_peaks,
     measure_peaks,
     memory_budget,
     plan_batches,
     size_aware_batching,
+    split_on_oom,
+    suggest_shapes,
 )
 
 if TYPE_CHECKING:
@@ -53,3 +58,17 @@ def test_names_beyond_have_types() -> None:
     assert int(memory_budget("1MiB", "cpu")) == 2**20
     assert (len(plan), len(loader), len(profile)) == (2, len(sampler), 1)
     assert model.predict(shapes[0]) > 0
+
+
+def test_names_around_memory_have_types() -> None:
+    """And those that suggest, estimate, watch, check and split."""
+    batches: list[list[int]] = [next(suggest_shapes([3, 5, 9], 2**20, max_items=2))]
+    estimated: Profile = estimate_peaks(batches, lambda: len, warmup=0, progress=False)
+    monitor = PeakMonitor("cpu")
+    with monitor, monitor.step(BatchShape.of([3, 5])):
+        torch.ones(4)
+    found = check_worst_batches(plan_batches([1, 2], budget=3), len, "cpu", progress=False)
+    verdict: bool = found.fits
+    outcome = split_on_oom([1, 2], lambda part, weight: weight * len(part), torch.nn.Linear(1, 1))
+    parts: int = outcome.parts
+    assert (1, 1, 1, True) == (len(estimated), len(monitor.profile), parts, verdict)

@@ -74,8 +74,8 @@ class MemoryModel:
 
         Args:
             features: a `Profile`, whose elements without a peak are left out, and whose `drift_bytes` the upper bound
-                has room for; or n batch shapes
-                (items, longest, total), or a table of them: items, then longest, then total in each measure.
+                has room for; or n batch shapes (items, longest, total), or a table of them: items, then longest, then
+                total in each measure.
             peaks: (n,) bytes; only with batch shapes.
 
         Returns:
