@@ -72,7 +72,7 @@ def estimate_peaks(
     ...         layer.zero_grad()
     ...     return work
     >>> [round(record.peak_bytes / 1e6) for record in estimate_peaks([1, 1000], build)]
-    [801, 1605]
+    [801, 1205]
     """
     if not callable(build):
         msg = f"`build` must be callable, got {kind_of(build)}"
