@@ -44,13 +44,13 @@ REFUSED = {
     "budget is too much": (["demo", "--device", "cpu", "--budget", "101%"], "at most what cpu has"),
     "budget below the weights": (
         ["demo", "--device", "cpu", "--fasta", "short.faa", "--budget", "1MiB"],
-        "a budget of 1 MiB leaves no room beside",
+        "the budget 1 MiB leaves no room",
     ),
     "budget too small for the longest": (
         ["demo", "--device", "cpu", "--fasta", "long.faa", "--budget", "40MiB"],
         "over the budget 41943040",
     ),
-    "proteins all alike": (["demo", "--device", "cpu", "--fasta", "alike.faa"], "different lengths"),
+    "proteins all alike": (["demo", "--device", "cpu", "--fasta", "alike.faa"], "all have longest = 30"),
     "no such file": (["demo", "--device", "cpu", "--fasta", "nowhere.faa"], "No such file or directory: 'nowhere.faa'"),
     "folder for a file": (["demo", "--device", "cpu", "--fasta", "."], "directory"),
     "not FASTA": (["demo", "--device", "cpu", "--fasta", "not.faa"], "not.faa is not a FASTA file: line 1"),
