@@ -10,6 +10,7 @@ from bionemo.size_aware_batching import BatchShape, MemoryModel, measure_peaks, 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore::bionemo.size_aware_batching.errors.FragmentationWarning"),
 ]
 DEVICE = torch.device("cuda:0")
 TOO_MUCH = 2**44
