@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 
 import numpy as np
 import pytest
@@ -99,7 +100,9 @@ def test_monitor_reads_the_allocators_own_peaks_and_never_waits(monkeypatch, len
 
     monkeypatch.setattr(torch.cuda, "synchronize", waits)
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype", UserWarning)
+        torch.cuda.set_sync_debug_mode("error")
     try:
         with monitor:
             for indices in batches:
