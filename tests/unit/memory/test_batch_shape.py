@@ -167,3 +167,9 @@ def test_longest_and_total_in_different_numbers_of_measures():
     """Longest and total have a number for each measure; numbers are not moved from one to the other."""
     with pytest.raises((TypeError, ValueError), match="`features` must be batch shapes"):
         shape_table([BatchShape(1, (2, 3, 4), (5,))])
+
+
+def test_shape_table_of_a_step_that_returned_nothing():
+    """A step that forgot to return its shape is told so."""
+    with pytest.raises(TypeError, match="got None: does the step return its shape"):
+        shape_table([None, None])

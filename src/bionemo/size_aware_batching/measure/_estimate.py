@@ -94,7 +94,10 @@ def estimate_peaks(
             name="an estimate without a device",
         )
     except _VALUES as error:
-        msg = f"the step depends on values of tensors, which an estimate does not have: {error!s:.200}"
+        msg = (
+            "the step depends on values of tensors, which an estimate does not have "
+            f"(loss.item(), x[mask], or a model or optimizer made outside `build`): {error!s:.200}"
+        )
         raise ValueError(msg) from error
 
 

@@ -64,6 +64,9 @@ def shape_table(features: Any) -> FloatArray:
     """
     if isinstance(features, BatchShape):
         features = [features]
+    if isinstance(features, (list, tuple)) and any(row is None for row in features):
+        msg = "`features` must be batch shapes (items, longest, total), got None: does the step return its shape?"
+        raise TypeError(msg)
     try:
         rows = features if isinstance(features, np.ndarray) else [_flat(row) for row in features]
         table = np.asarray(rows, np.float64)
