@@ -179,6 +179,14 @@ DAMAGED = [
     pytest.param({"budget": np.ones(3)}, id="budgets and costs differ"),
     pytest.param({"largest_cost": np.array("much")}, id="largest cost of strings"),
     pytest.param({"largest_cost": np.ones(2)}, id="several largest costs"),
+    pytest.param({"layout": np.array([1, 1])}, id="no rank"),
+    pytest.param({"layout": np.array([1.0, 1, -1])}, id="ranks of floats"),
+    pytest.param({"layout": np.array([0, 1, -1])}, id="a world of none"),
+    pytest.param({"layout": np.array([1, 0, -1])}, id="steps of no batches"),
+    pytest.param({"layout": np.array([2, 1, 2])}, id="a rank that is not there"),
+    pytest.param({"layout": np.array([3, 1, -1])}, id="batches in no whole steps"),
+    pytest.param({"layout": np.array([2, 1, -1])}, id="more sums than steps"),
+    pytest.param({"step_total": np.ones((4, 2))}, id="sums of other measures"),
 ]
 
 
@@ -428,7 +436,7 @@ def test_summary_counts_what_the_collator_adds():
 @pytest.mark.parametrize("kind", ["empty", "empty, two measures"])
 def test_summary_of_nothing(kind):
     """Of an empty plan every share is 0 and nothing is divided by it."""
-    expected = PlanSummary(0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, (0.0,) * 5, 0.0, ())
+    expected = PlanSummary(0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, (0.0,) * 5, 0.0, 1, 0.0, ())
     assert expected == PLANS[kind]().summary()
 
 

@@ -95,6 +95,18 @@ def _check(path: str | os.PathLike[str], arrays: dict[str, AnyArray]) -> None:
     good = good and bool((np.diff(offsets) > 0).all()) and bool((indices >= 0).all())
     good = good and longest.ndim in (1, 2) and longest.shape == total.shape
     good = good and longest.shape[0] == offsets.size - 1 and cost.shape == (offsets.size - 1, *budget.shape)
+    good = good and _steps_fit(arrays)
     if not good:
         msg = f"{path} is a damaged {_KIND} file: its arrays do not belong together"
         raise FileFormatError(msg)
+
+
+def _steps_fit(arrays: dict[str, AnyArray]) -> bool:
+    layout, items, total = (arrays[name] for name in ("layout", "step_items", "step_total"))
+    if layout.shape != (3,) or layout.dtype.kind != "i":
+        return False
+    world_size, accumulate, rank = layout.tolist()
+    if world_size < 1 or accumulate < 1 or not -1 <= rank < world_size:
+        return False
+    steps, left = divmod(arrays["offsets"].size - 1, accumulate * (world_size if rank < 0 else 1))
+    return left == 0 and items.shape == (steps,) and total.shape == (steps, *arrays["longest"].shape[1:])

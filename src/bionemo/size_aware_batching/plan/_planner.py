@@ -12,8 +12,9 @@ from bionemo.size_aware_batching.errors import OversizedError, SkippedElementsWa
 from bionemo.size_aware_batching.plan._cost import Price
 from bionemo.size_aware_batching.plan._cut import ItemRules
 from bionemo.size_aware_batching.plan._order import index_type
-from bionemo.size_aware_batching.plan._plan import Plan
+from bionemo.size_aware_batching.plan._plan import Plan, step_sums
 from bionemo.size_aware_batching.plan._sizes import size_matrix
+from bionemo.size_aware_batching.plan._steps import Steps, into_steps
 from bionemo.size_aware_batching.plan._strata import Batches, deal, from_ends
 from bionemo.size_aware_batching.plan._strategies import Sequenced, best_fit, by_size, in_order
 
@@ -24,6 +25,7 @@ __all__ = ["plan_batches"]
 
 _STRATEGIES = ("best_fit", "by_size", "in_order")
 _POLICIES = ("alone", "raise", "skip")
+_FILLS = ("raise", "repeat")
 # Elements whose cost alone is looked at together.
 _CHUNK = 2**20
 
@@ -42,6 +44,9 @@ def plan_batches(
     shuffle: bool = False,
     seed: int = 0,
     epoch: int = 0,
+    world_size: int = 1,
+    accumulate: int = 1,
+    fill: str = "raise",
 ) -> Plan:
     """Plan the batches of an epoch: every element once, no batch over budget, none empty.
 
@@ -58,6 +63,10 @@ def plan_batches(
     With `shuffle`, companions change from epoch to epoch, and batches come in random order. The number of batches is
     the same in every epoch, with "by_size" and "in_order" at most one more than unshuffled for small plans.
     The order is a function of (seed, epoch) alone, the same on every machine.
+
+    The plan is for all ranks, each of which plans the same without a word to the others; `Plan.for_rank` takes out the
+    share of one. With several ranks batches are split until their number divides by `world_size` x `accumulate`, and
+    batches of near-equal cost run at the same time ("in_order" without `shuffle` keeps the order instead).
 
     Args:
         sizes: (n,) finite numbers, none negative: array (also memory-mapped), list or CPU tensor; or (n, measures),
@@ -78,6 +87,9 @@ def plan_batches(
         shuffle: random order, see above. "in_order" keeps runs of elements together and draws where they are cut.
         seed: with `epoch` decides the random order, alone: no global random state is read.
         epoch: see `seed`.
+        world_size: number of ranks that share the plan.
+        accumulate: number of batches on each rank that make one step of the optimizer.
+        fill: what to do where there are fewer elements than batches in a step: "raise", or "repeat" some.
 
     Returns:
         The plan. Linear in the number of elements where sizes are integers of a moderate range, else O(n log n).
@@ -86,7 +98,8 @@ def plan_batches(
         OversizedError: (a `ValueError`) an element alone is over budget and `oversized` is "raise".
         TypeError: an argument is of the wrong kind.
         ValueError: sizes are not 1-D or 2-D, or one is NaN, infinite or negative; a budget is not positive and finite;
-            an unknown strategy, cost or policy; arguments that do not go together.
+            an unknown strategy, cost or policy; arguments that do not go together; fewer elements than batches in a
+            step.
 
     Warns:
         SkippedElementsWarning: elements were skipped, or are over budget in a batch alone.
@@ -102,7 +115,8 @@ def plan_batches(
     """
     matrix = size_matrix(sizes)
     price = Price(cost, budget, matrix.shape[1])
-    for name, value, known in (("strategy", strategy, _STRATEGIES), ("oversized", oversized, _POLICIES)):
+    choices = ("strategy", strategy, _STRATEGIES), ("oversized", oversized, _POLICIES), ("fill", fill, _FILLS)
+    for name, value, known in choices:
         if not isinstance(value, str) or value not in known:
             msg = f"`{name}` must be one of {', '.join(map(repr, known))}, got {value!r:.40}"
             raise ValueError(msg)
@@ -115,6 +129,9 @@ def plan_batches(
         min(check_int("items_multiple_of", items_multiple_of, at_least=1), len(matrix) + 1),
     )
     stream = check_int("seed", seed, at_least=0), check_int("epoch", epoch, at_least=0)
+    steps = Steps(
+        check_int("world_size", world_size, at_least=1), check_int("accumulate", accumulate, at_least=1), fill
+    )
     if window is not None:
         window = check_int("window", window, at_least=1)
     _check_together(strategy, price, rules, window=window, uniform=uniform, shuffle=shuffle)
@@ -137,9 +154,14 @@ def plan_batches(
         sequenced = best_fit(work, price, rules, order)
     alone = over if oversized == "alone" else np.empty(0, np.int64)
     batches = _deal(sequenced, matrix, kept, alone, order)
+    keep_order = strategy == "in_order"
+    batches = into_steps(
+        batches, matrix, price, steps, multiple_of=rules.multiple_of, stream=order, in_order=keep_order
+    )
     skipped = over if oversized == "skip" else np.empty(0, np.int64)
     skipped = skipped.astype(index_type(len(matrix)))
-    plan = _finish(batches, skipped, price, alone=alone.size, flat=np.ndim(sizes) != 2)
+    repeats = -(-batches.indices.size // max(len(work) + alone.size, 1))
+    plan = _finish(batches, skipped, price, steps, alone=alone.size * repeats, flat=np.ndim(sizes) != 2)
     _warn_of_odd_units(matrix, budget, price, strategy, len(plan))
     return plan
 
@@ -242,7 +264,7 @@ def _check_monotone(cost: AnyArray, price: Price, batches: Batches, items: IntAr
         raise ValueError(msg)
 
 
-def _finish(batches: Batches, skipped: AnyArray, price: Price, *, alone: int, flat: bool) -> Plan:
+def _finish(batches: Batches, skipped: AnyArray, price: Price, steps: Steps, *, alone: int, flat: bool) -> Plan:
     items = np.diff(batches.offsets)
     single = price.budgets.size == 1
     cost, largest = np.zeros((0, price.budgets.size), np.int64), 0.0
@@ -251,13 +273,19 @@ def _finish(batches: Batches, skipped: AnyArray, price: Price, *, alone: int, fl
         largest = float(price.alone(batches.longest.max(axis=0, keepdims=True))[0])
         if price.kind == "function":
             _check_monotone(cost, price, batches, items, alone)
+    longest, total = (array[:, 0].copy() if flat else array for array in (batches.longest, batches.total))
     return Plan(
         indices=batches.indices,
         offsets=batches.offsets,
         cost=np.array(cost[:, 0] if single else cost),
-        longest=batches.longest[:, 0].copy() if flat else batches.longest,
-        total=batches.total[:, 0].copy() if flat else batches.total,
+        longest=longest,
+        total=total,
         skipped=skipped,
         budget=np.array(price.budgets[0] if single else price.budgets),
         largest_cost=np.array(largest),
+        step_items=step_sums(items, steps.batches),
+        step_total=step_sums(total, steps.batches),
+        world_size=steps.world_size,
+        accumulate=steps.accumulate,
+        rank=None,
     )

@@ -42,6 +42,9 @@ class PlanSummary:
         budget_used_max: the largest.
         items_percentiles: number of elements in a batch: minimum, quartiles, maximum.
         largest_element_fraction: what the largest element costs alone, over the budget.
+        ranks: number of ranks that take a batch each at the same time.
+        step_imbalance: by how much the costliest batches of those turns are above the mean ones, over all turns: about
+            the time that ranks wait for one another.
         worst: the costliest batches, the costliest first.
     """
 
@@ -56,6 +59,8 @@ class PlanSummary:
     budget_used_max: float
     items_percentiles: tuple[float, ...]
     largest_element_fraction: float
+    ranks: int
+    step_imbalance: float
     worst: tuple[WorstBatch, ...]
 
     def __str__(self) -> str:
@@ -66,6 +71,12 @@ class PlanSummary:
             f"padding {self.padding_fraction:.1%}\n"
             f"{low:.0f} to {high:.0f} elements a batch, median {self.items_percentiles[2]:g}; "
             f"largest element {self.largest_element_fraction:.1%} of the budget"
+            + (
+                f"\n{self.ranks} ranks take {self.batches // self.ranks} batches each; the costliest of a turn is "
+                f"{self.step_imbalance:.1%} above the mean"
+                if self.ranks > 1
+                else ""
+            )
         )
 
 
@@ -78,6 +89,7 @@ def summarise(
     uniform: AnyArray,
     skipped: int,
     largest: float,
+    ranks: int,
 ) -> PlanSummary:
     """Compute the figures of a plan.
 
@@ -89,6 +101,7 @@ def summarise(
         uniform: (batches,) whether all elements have one size.
         skipped: number of elements left out.
         largest: what the largest element costs alone, over the budget.
+        ranks: number of ranks that take a batch each at the same time.
     """
     first, real = (array if array.ndim == 1 else array[:, 0] for array in (longest, total))
     whole, filled = float((items * first).sum(dtype=np.float64)), float(real.sum(dtype=np.float64))
@@ -107,6 +120,8 @@ def summarise(
         budget_used_max=float(some.max()),
         items_percentiles=tuple(np.percentile(items if items.size else [0], _PERCENTILES).tolist()),
         largest_element_fraction=largest,
+        ranks=ranks,
+        step_imbalance=_imbalance(used.reshape(-1, ranks)),
         worst=tuple(
             WorstBatch(b, float(used[b]), int(items[b]), _plain(longest[b].tolist())) for b in costliest.tolist()
         ),
@@ -115,3 +130,8 @@ def summarise(
 
 def _plain(longest: float | list[float]) -> float | tuple[float, ...]:
     return tuple(longest) if isinstance(longest, list) else longest
+
+
+def _imbalance(used: AnyArray) -> float:
+    mean = float(used.mean(axis=1).sum())
+    return float(used.max(axis=1).sum()) / mean - 1 if mean else 0.0

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from bionemo.size_aware_batching.plan._kernels._bucketing import draw_bucket, fill_buckets
 from bionemo.size_aware_batching.plan._kernels._cutting import cut_by_sum, cut_one, cut_several, fits, shapes
-from bionemo.size_aware_batching.plan._kernels._dealing import emit, permute, sort_counted
+from bionemo.size_aware_batching.plan._kernels._dealing import copy_runs, emit, permute, sort_counted
 from bionemo.size_aware_batching.plan._kernels._packing import pack, pack_exactly
 
 __all__ = [
+    "copy_runs",
     "cut_by_sum",
     "cut_one",
     "cut_several",

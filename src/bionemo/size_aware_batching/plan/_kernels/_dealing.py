@@ -9,7 +9,7 @@ import numba
 if TYPE_CHECKING:
     from bionemo.size_aware_batching._types import AnyArray, IntArray
 
-__all__ = ["emit", "permute", "sort_counted"]
+__all__ = ["copy_runs", "emit", "permute", "sort_counted"]
 
 _jit = numba.njit(cache=True, nogil=True)
 
@@ -107,3 +107,19 @@ def emit(
             for c in range(sizes.shape[1]):
                 longest[batch, c] = max(longest[batch, c], sizes[i, c])
                 total[batch, c] += sizes[i, c]
+
+
+@_jit
+def copy_runs(source: AnyArray, begins: IntArray, offsets: IntArray, target: AnyArray) -> None:
+    """Copy runs of an array one behind the other.
+
+    Args:
+        source: the array.
+        begins: (runs,) where each run begins in it.
+        offsets: (runs + 1,) where each goes.
+        target: receives them.
+    """
+    for r in range(begins.size):
+        shift = begins[r] - offsets[r]
+        for i in range(offsets[r], offsets[r + 1]):
+            target[i] = source[i + shift]
