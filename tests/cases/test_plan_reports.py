@@ -260,7 +260,7 @@ def large():
 def test_f8_no_list_of_ints_is_kept(large):
     """Ten million sizes as a list of ints take 80 MB for the list alone, and as much for each copy."""
     sampler, kept = large
-    # An index in 4 bytes for each element; where it begins, cost, longest and total in 8 for each batch.
+    # An index in 4 bytes for each element; where it begins, cost, longest, total, items of its step in 8 a batch.
     assert kept < 1.05 * (4 * MANY + 5 * 8 * len(sampler))
     assert MANY // 2 == len(sampler)
 

@@ -6,7 +6,7 @@ from bionemo.size_aware_batching.plan._buckets import bucket_boundaries, bucket_
 from bionemo.size_aware_batching.plan._cost import PaddedCost, SumCost
 from bionemo.size_aware_batching.plan._cut import cut_by_sum
 from bionemo.size_aware_batching.plan._plan import Plan
-from bionemo.size_aware_batching.plan._planner import plan_batches
+from bionemo.size_aware_batching.plan._planner import plan_batches, plan_rest
 from bionemo.size_aware_batching.plan._summary import PlanSummary
 
 __all__ = [
@@ -19,4 +19,5 @@ __all__ = [
     "cut_by_sum",
     "group_by_bucket",
     "plan_batches",
+    "plan_rest",
 ]

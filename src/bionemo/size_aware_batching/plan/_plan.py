@@ -127,7 +127,11 @@ class Plan:
         return indices
 
     def __iter__(self) -> Iterator[list[int]]:
-        for first in range(0, len(self), _CHUNK):
+        return self.iter_from(0)
+
+    def iter_from(self, batch: int) -> Iterator[list[int]]:
+        """Iterate from this batch on, at once, however many come before it."""
+        for first in range(batch, len(self), _CHUNK):
             bounds = self.offsets[first : first + _CHUNK + 1].tolist()
             for begin, end in pairwise(bounds):
                 yield self.indices[begin:end].tolist()

@@ -21,7 +21,7 @@ from bionemo.size_aware_batching.plan._strategies import Sequenced, best_fit, by
 if TYPE_CHECKING:
     from bionemo.size_aware_batching._types import AnyArray, IntArray
 
-__all__ = ["plan_batches"]
+__all__ = ["plan_batches", "plan_rest"]
 
 _STRATEGIES = ("best_fit", "by_size", "in_order")
 _POLICIES = ("alone", "raise", "skip")
@@ -164,6 +164,49 @@ def plan_batches(
     plan = _finish(batches, skipped, price, steps, alone=alone.size * repeats, flat=np.ndim(sizes) != 2)
     _warn_of_odd_units(matrix, budget, price, strategy, len(plan))
     return plan
+
+
+def plan_rest(
+    plan: Plan,
+    served: int,
+    sizes: Any,
+    *,
+    budget: Any,
+    cost: Any,
+    items_multiple_of: int,
+    keep_order: bool,
+    stream: tuple[int, int] | None,
+    world_size: int,
+    accumulate: int,
+    fill: str,
+) -> Plan:
+    """Plan what is left of an epoch for another number of ranks: the batches not yet served, split where needed.
+
+    Args:
+        plan: for all ranks.
+        served: how many of its batches were served, on all ranks together.
+        sizes: as the plan was made with, like all others.
+        budget: see there.
+        cost: see there.
+        items_multiple_of: see there.
+        keep_order: whether the batches keep their order whatever they cost.
+        stream: seed and epoch, where the order is random.
+        world_size: number of ranks from now on.
+        accumulate: number of batches on each rank in a step of the optimizer from now on.
+        fill: see `plan_batches`.
+
+    Raises:
+        ValueError: fewer elements are left than there are batches in a step.
+    """
+    matrix = size_matrix(sizes)
+    price = Price(cost, budget, matrix.shape[1])
+    steps = Steps(world_size, accumulate, fill)
+    begin, measures = plan.offsets[served], (-1, matrix.shape[1])
+    longest, total = (array[served:].reshape(measures) for array in (plan.longest, plan.total))
+    rest = Batches(plan.indices[begin:], plan.offsets[served:] - begin, longest, total)
+    rest = into_steps(rest, matrix, price, steps, multiple_of=items_multiple_of, stream=stream, in_order=keep_order)
+    # Every batch was checked against the budget when the plan was made, and parts cost no more.
+    return _finish(rest, plan.skipped, price, steps, alone=len(plan), flat=plan.longest.ndim == 1)
 
 
 def _check_together(
