@@ -51,7 +51,8 @@ def fingerprint(sizes: Any, settings: dict[str, Any]) -> dict[str, Any]:
         digest.update(matrix[begin : begin + _CHUNK].astype(kind).tobytes())
     price = Price(settings["cost"], settings["budget"], matrix.shape[1])
     longest = np.repeat(_LONGEST[:, None], matrix.shape[1], axis=1)
-    costs = price.of(_ITEMS, longest, longest * _ITEMS[:, None])
+    # With padding in them, or the sum of sizes could not be told from their padded area.
+    costs = price.of(_ITEMS, longest, longest * (_ITEMS[:, None] // 2 + 1))
     plain = ("strategy", "window", "uniform", "max_items", "items_multiple_of", "oversized", "shuffle")
     return {
         "elements": len(matrix),
